@@ -1,0 +1,23 @@
+# The only list of sources. Paths are relative to the project root.
+
+# Kernels on raw pointers, without torch headers. Each file is compiled once per instruction set
+# (HORIZON_CAPABILITY = generic, avx2, avx512) and chosen at run time (csrc/ops/cpu/dispatch.h).
+set(HORIZON_KERNEL_SOURCES
+    csrc/ops/cpu/kernels/fake_quantize.cpp
+    csrc/ops/cpu/kernels/observe.cpp
+    csrc/ops/cpu/kernels/fused.cpp
+    csrc/ops/cpu/kernels/gemm.cpp
+    csrc/ops/cpu/kernels/codes.cpp)
+
+# Ops: checked entries and schemas, and their backends.
+set(HORIZON_OP_SOURCES
+    csrc/ops/cpu/dispatch.cpp)
+
+# Fusion: kinds, pattern table, planner. No torch include.
+set(HORIZON_FUSE_SOURCES
+    csrc/fuse/kinds.cpp)
+
+set(HORIZON_BINDING_SOURCES csrc/bindings/module.cpp)
+
+set(HORIZON_TEST_SOURCES
+    tests/cpp/main.cpp)
