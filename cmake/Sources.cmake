@@ -11,6 +11,7 @@ set(HORIZON_KERNEL_SOURCES
 
 # Ops: checked entries and schemas, and their backends.
 set(HORIZON_OP_SOURCES
+    csrc/ops/quantized_conv.cpp
     csrc/ops/cpu/dispatch.cpp)
 
 # Fusion: kinds, pattern table, planner. No torch include.
