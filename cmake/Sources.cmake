@@ -11,6 +11,8 @@ set(HORIZON_KERNEL_SOURCES
 
 # Ops: checked entries and schemas, and their backends.
 set(HORIZON_OP_SOURCES
+    csrc/ops/checks.cpp
+    csrc/ops/quantizer.cpp
     csrc/ops/quantized_conv.cpp
     csrc/ops/cpu/dispatch.cpp)
 
