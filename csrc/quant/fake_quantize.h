@@ -1,17 +1,17 @@
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
 #include "quant/macros.h"
+#include "quant/rounding.h"
 
 namespace horizon::quant {
 
-/// rint(x / s) + z as a real number, before saturation; half to even. `inv_scale` is 1 / s, rounded
-/// to T; multiplying by it (not dividing) is what torch.fake_quantize does.
+/// rint(x / s) + z as a real number, before saturation; half to even. `inv_scale` is 1 / s in fp32,
+/// for every T; multiplying by it (not dividing) is what torch.fake_quantize does.
 template <typename T>
 HORIZON_HD T to_grid(T x, T inv_scale, T zero_point) {
-  return std::nearbyint(x * inv_scale) + zero_point;
+  return round_half_even(x * inv_scale) + zero_point;
 }
 
 /// Saturates; NaN stays NaN because both comparisons are false for it.
@@ -27,10 +27,23 @@ HORIZON_HD T quantize_to_real(T x, T inv_scale, T zero_point, T lo, T hi) {
   return saturate(to_grid(x, inv_scale, zero_point), lo, hi);
 }
 
-/// (q(x) - z) * s.
+/// (q(x) - z) * s. Exact up to the last rounding if |z|, |lo| and |hi| are at most
+/// `kNarrowGrid` or T is double; `fake_quantize_wide` serves the rest.
 template <typename T>
 HORIZON_HD T fake_quantize(T x, T scale, T inv_scale, T zero_point, T lo, T hi) {
   return (quantize_to_real(x, inv_scale, zero_point, lo, hi) - zero_point) * scale;
+}
+
+/// The largest zero point and code for which fp32 holds every q, q - z and z + rint(x / s) that
+/// does not saturate.
+inline constexpr int32_t kNarrowGrid = 1 << 22;
+
+/// The fp32 formula for grids of any int32 range: only the position on the grid is rounded to fp32,
+/// as in torch; codes are saturated and scaled in double.
+HORIZON_HD float fake_quantize_wide(float x, float scale, float inv_scale, float zero_point,
+                                    double exact_zero_point, double lo, double hi) {
+  const double q = saturate(static_cast<double>(to_grid(x, inv_scale, zero_point)), lo, hi);
+  return static_cast<float>((q - exact_zero_point) * static_cast<double>(scale));
 }
 
 /// Whether the straight-through gradient passes: inside the range, ends included; not for NaN.
