@@ -1,28 +1,55 @@
-# make demo | test | bench | build | lint | format | asan | clean
+# The project's commands; `make help` lists them. Every one sets up what it needs first.
 PYTHON ?= python3.11
-VENV := .venv
-PY := $(VENV)/bin/python
-BUILD ?= build
+VENV ?= .venv
 TORCH ?= torch==2.13.0
+BUILD ?= build
+DEMO_ARGS ?=
+PYTEST_ARGS ?=
 
-.PHONY: build setup test test-cpp test-python demo bench lint format asan clean
+PY := $(VENV)/bin/python
 
-setup: $(VENV)/.ready
+.NOTPARALLEL:
+.PHONY: help setup build test test-cpp test-python demo lint format asan clean
 
-$(VENV)/.ready: pyproject.toml tools/setup_env.sh
+help:
+	@echo "make demo      train, quantize and run the example, from Python and from C++ (DEMO_ARGS=...)"
+	@echo "make test      the C++ tests, then the Python tests (PYTEST_ARGS=...)"
+	@echo "make build     the library, in place: $(PY) imports it from here"
+	@echo "make lint      formatting, style and types; make format repairs the formatting"
+	@echo "make asan      the C++ tests under the address and undefined-behaviour sanitizers"
+	@echo "make clean     remove what was built; the environment $(VENV) stays"
+
+setup:
 	@bash tools/setup_env.sh "$(PYTHON)" "$(VENV)" "$(TORCH)"
-	@touch $@
 
 build: setup
 	@bash tools/build.sh "$(VENV)" "$(BUILD)"
 
+# Both halves run even when the first fails.
+test: build
+	@$(MAKE) --no-print-directory --keep-going test-cpp test-python
+
 test-cpp: build
-	$(BUILD)/horizon_tests --order rand --rng-seed time
+	@if [ -x $(BUILD)/horizon_tests ]; then \
+	  echo "== C++ tests"; $(BUILD)/horizon_tests --order rand --rng-seed time; \
+	else echo "== the C++ tests are left out: Catch2 is not installed"; fi
 
 test-python: build
-	$(PY) -m pytest tests/python
+	@echo "== Python tests"
+	@$(PY) -m pytest tests/python $(PYTEST_ARGS)
 
-test: test-cpp test-python
+demo: build
+	@$(PY) examples/python/digits_qat.py $(DEMO_ARGS)
+
+lint: setup
+	@bash tools/lint.sh "$(VENV)"
+
+format: setup
+	@bash tools/format.sh "$(VENV)"
+
+asan: setup
+	@bash tools/asan.sh "$(VENV)" build-asan
 
 clean:
-	rm -rf build build-* horizon_plugin/lib horizon_plugin/_C*.so
+	rm -rf build build-* dist horizon_plugin/lib horizon_plugin/include horizon_plugin/share
+	rm -f horizon_plugin/_C*.so
