@@ -47,10 +47,17 @@ HORIZON_HD float fake_quantize_wide(float x, float scale, float inv_scale, float
 }
 
 /// Whether the straight-through gradient passes: inside the range, ends included; not for NaN.
-template <typename T>
-HORIZON_HD bool passes_gradient(T x, T inv_scale, T zero_point, T lo, T hi) {
+/// `Limit` may be wider than T, for ends that T does not hold.
+template <typename T, typename Limit>
+HORIZON_HD bool passes_gradient(T x, T inv_scale, T zero_point, Limit lo, Limit hi) {
   const T q = to_grid(x, inv_scale, zero_point);
   return q >= lo && q <= hi;
+}
+
+/// (q - z) * s.
+template <typename T>
+HORIZON_HD T dequantize(int32_t centred_code, T scale) {
+  return static_cast<T>(centred_code) * scale;
 }
 
 }  // namespace horizon::quant
