@@ -193,11 +193,28 @@ class Grid(torch.nn.Module):
         return torch.ops.horizon.fake_quantize_per_tensor(x, scale, zero_point, -3, 3)
 
 
-def run_tool(*command: str) -> str:
+def run_tool(*command: str, succeeds: bool = True) -> str:
+    """Run a command of this environment or of PATH and return what it printed."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path})
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PATH": path},
+    )
+    assert (done.returncode == 0) == succeeds, done.stdout
     return done.stdout
+
+
+def configure(build: Path, *options: str, succeeds: bool = True) -> str:
+    source = ROOT / "tests" / "python" / "consumer"
+    return run_tool(
+        *("cmake", "-S", str(source), "-B", str(build), "-G", "Ninja"),
+        f"-DHorizonPlugin_DIR={_library.cmake_dir}",
+        *options,
+        succeeds=succeeds,
+    )
 
 
 def test_a_cpp_program_built_with_the_cmake_package_runs_a_file_that_uses_the_operators(
@@ -207,11 +224,7 @@ def test_a_cpp_program_built_with_the_cmake_package_runs_a_file_that_uses_the_op
         warnings.simplefilter("ignore")  # TorchScript is deprecated; this file format is not ours
         torch.jit.save(torch.jit.script(Grid()), str(tmp_path / "grid.pt"))
     # --as-needed is the default of some distributions' linkers: registration must survive it.
-    run_tool(
-        *("cmake", "-S", str(ROOT / "tests/python/consumer"), "-B", str(tmp_path / "build")),
-        *("-G", "Ninja", "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--as-needed"),
-        f"-DHorizonPlugin_DIR={_library.cmake_dir}",
-    )
+    configure(tmp_path / "build", "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--as-needed")
     run_tool("cmake", "--build", str(tmp_path / "build"))
     printed = run_tool(str(tmp_path / "build" / "consumer"), str(tmp_path / "grid.pt"))
     # -4 … 4 over 0.75: -5.33 and -4 clip to -3; -2.67 rounds to -3, -1.33 to -1; times 0.75.
@@ -219,3 +232,20 @@ def test_a_cpp_program_built_with_the_cmake_package_runs_a_file_that_uses_the_op
         *(-2.25, -2.25, -2.25, -0.75, 0.0),
         *(0.75, 2.25, 2.25, 2.25),
     ]
+
+
+def test_the_cmake_package_refuses_another_torch(tmp_path: Path) -> None:
+    headers = tmp_path / "torch/include/torch/csrc/api/include/torch"
+    headers.mkdir(parents=True)
+    (headers / "version.h").write_text(
+        "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 99\n"
+        "#define TORCH_VERSION_PATCH 0\n"
+    )
+    printed = configure(
+        tmp_path / "build", f"-DTorch_DIR={tmp_path}/torch/share/cmake/Torch", succeeds=False
+    )
+    built = ".".join(torch.__version__.split(".")[:2])
+    assert (
+        f"HorizonPlugin was built against PyTorch {built}, but {tmp_path}/torch has 2.99.0"
+        in " ".join(printed.split())
+    )
