@@ -6,21 +6,41 @@ set(HORIZON_KERNEL_SOURCES
     csrc/ops/cpu/kernels/fake_quantize.cpp
     csrc/ops/cpu/kernels/observe.cpp
     csrc/ops/cpu/kernels/fused.cpp
+    csrc/ops/cpu/kernels/fused_forward.cpp
+    csrc/ops/cpu/kernels/fused_statistics.cpp
+    csrc/ops/cpu/kernels/fused_backward.cpp
     csrc/ops/cpu/kernels/gemm.cpp
+    csrc/ops/cpu/kernels/gemm_vnni.cpp
+    csrc/ops/cpu/kernels/depthwise.cpp
     csrc/ops/cpu/kernels/codes.cpp)
 
 # Ops: checked entries and schemas, and their backends.
 set(HORIZON_OP_SOURCES
     csrc/ops/checks.cpp
     csrc/ops/quantizer.cpp
+    csrc/ops/integer_checks.cpp
     csrc/ops/quantized_conv.cpp
+    csrc/ops/quantized_conv_check.cpp
+    csrc/ops/autograd/quantized.cpp
+    csrc/ops/meta/quantized_conv.cpp
+    csrc/ops/cpu/quantized_conv.cpp
+    csrc/ops/cpu/quantized_conv_run.cpp
     csrc/ops/cpu/dispatch.cpp)
 
 # Fusion: kinds, pattern table, planner. No torch include.
 set(HORIZON_FUSE_SOURCES
-    csrc/fuse/kinds.cpp)
+    csrc/fuse/kinds.cpp
+    csrc/fuse/patterns.cpp
+    csrc/fuse/text.cpp
+    csrc/fuse/resolve.cpp
+    csrc/fuse/checks.cpp
+    csrc/fuse/planner.cpp)
 
-set(HORIZON_BINDING_SOURCES csrc/bindings/module.cpp)
+set(HORIZON_BINDING_SOURCES
+    csrc/bindings/module.cpp
+    csrc/bindings/fuse.cpp)
 
 set(HORIZON_TEST_SOURCES
-    tests/cpp/main.cpp)
+    tests/cpp/main.cpp
+    tests/cpp/test_fuse_patterns.cpp
+    tests/cpp/test_fuse_planner.cpp)

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "quant/grid.h"
 #include "quant/macros.h"
@@ -11,7 +12,10 @@ namespace horizon::quant {
 /// The activation at the end of a fused group. Values are part of op schemas: never renumber.
 enum class Activation : int32_t { kNone = 0, kRelu = 1, kRelu6 = 2 };
 
-/// M = ((s_x * s_w) * a) / s_y in separate double operations, stored fp32.
+inline constexpr int32_t kActivationCount = 3;
+
+/// M = ((s_x * s_w) * a) / s_y in separate double operations, stored fp32. With y_scale = 1 it is
+/// the multiplier of a result without an output quantizer.
 HORIZON_HD float requantize_multiplier(double x_scale, double w_scale, double factor,
                                        double y_scale) {
   return static_cast<float>(((x_scale * w_scale) * factor) / y_scale);
@@ -21,6 +25,25 @@ HORIZON_HD float requantize_multiplier(double x_scale, double w_scale, double fa
 HORIZON_HD float requantize_offset(double bias_after_bn, double y_scale) {
   return static_cast<float>(bias_after_bn / y_scale);
 }
+
+/// s / s_y: the skip's ratio R, and the multiplier of add, cat and requantization.
+HORIZON_HD float scale_ratio(double scale, double y_scale) {
+  return static_cast<float>(scale / y_scale);
+}
+
+/// (s_a * s_b) / s_y: the multiplier of a product of codes. With `factor` as s_b: that of an affine
+/// map of codes.
+HORIZON_HD float product_multiplier(double a_scale, double b_scale, double y_scale) {
+  return static_cast<float>((a_scale * b_scale) / y_scale);
+}
+
+/// s / (s_y * n): the multiplier of a sum of codes that is averaged over n.
+HORIZON_HD float average_multiplier(double scale, double y_scale, double count) {
+  return static_cast<float>(scale / (y_scale * count));
+}
+
+/// ReLU6's bound on codes, 6 / s_y.
+HORIZON_HD float six_on_grid(double y_scale) { return static_cast<float>(6.0 / y_scale); }
 
 /// Steps 2 and 3 without the skip: two roundings, no fma.
 HORIZON_HD float scale_accumulator(int32_t acc, float multiplier, float offset) {
@@ -33,6 +56,11 @@ HORIZON_HD float add_skip(float v, int32_t centred_code, float ratio) {
   return std::fma(static_cast<float>(centred_code), ratio, v);
 }
 
+/// A sum of two tensors of codes: the second is rounded, the first enters with one rounding.
+HORIZON_HD float add_codes(int32_t centred_a, float ratio_a, int32_t centred_b, float ratio_b) {
+  return add_skip(static_cast<float>(centred_b) * ratio_b, centred_a, ratio_a);
+}
+
 /// Step 4. `six` is 6 / s_y on codes and 6 on real numbers.
 template <typename T>
 HORIZON_HD T activate(T v, Activation act, T six) {
@@ -43,11 +71,18 @@ HORIZON_HD T activate(T v, Activation act, T six) {
 
 /// Step 5: saturate(rint(v + z)), the sum rounded to fp32 first. v is never NaN (packing refuses
 /// non-finite multipliers).
+///
+/// The ends of the range are integers, so saturating before rounding gives the same code, and a
+/// number in [0, 255] is rounded, half to even, by adding 1.5 * 2^23: the code is left in the low
+/// bits of the sum. No instruction set needs a rounding instruction or a conversion for that.
 HORIZON_HD uint8_t to_code(float v, float stored_zero_point) {
-  float q = std::nearbyint(v + stored_zero_point);
-  q = q < 0.0F ? 0.0F : q;
-  q = q > 255.0F ? 255.0F : q;
-  return static_cast<uint8_t>(q);
+  float q = v + stored_zero_point;
+  q = q > 0.0F ? q : 0.0F;
+  q = q < 255.0F ? q : 255.0F;
+  const float shifted = q + 12582912.0F;
+  uint32_t bits = 0;
+  std::memcpy(&bits, &shifted, sizeof bits);
+  return static_cast<uint8_t>(bits);
 }
 
 }  // namespace horizon::quant

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "ops/cpu/kernels/codes.h"
+#include "ops/cpu/kernels/depthwise.h"
 #include "ops/cpu/kernels/fake_quantize.h"
 #include "ops/cpu/kernels/fused.h"
 #include "ops/cpu/kernels/gemm.h"
@@ -76,9 +77,17 @@ const char* capability_name() {
 }
 
 HORIZON_DEFINE_SELECTOR(CodesKernels, codes_kernels);
+HORIZON_DEFINE_SELECTOR(DepthwiseKernels, depthwise_kernels);
 HORIZON_DEFINE_SELECTOR(FakeQuantizeKernels, fake_quantize_kernels);
 HORIZON_DEFINE_SELECTOR(FusedKernels, fused_kernels);
 HORIZON_DEFINE_SELECTOR(GemmKernels, gemm_kernels);
 HORIZON_DEFINE_SELECTOR(ObserveKernels, observe_kernels);
+
+const GemmKernels& best_gemm_kernels() {
+#if defined(HORIZON_HAVE_AVX512)
+  if (has_vnni()) return avx512::gemm_vnni_kernels();
+#endif
+  return gemm_kernels();
+}
 
 }  // namespace horizon::cpu

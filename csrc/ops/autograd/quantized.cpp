@@ -1,0 +1,24 @@
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+namespace horizon::ops {
+namespace {
+
+/// Codes have no gradient, and neither has the float result of a group without an output
+/// quantizer: it is inference. So the graph ends here, even where a scale requires grad.
+void without_gradient(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                      torch::jit::Stack* stack) {
+  at::AutoDispatchBelowADInplaceOrView guard;
+  op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+}
+
+}  // namespace
+}  // namespace horizon::ops
+
+TORCH_LIBRARY_IMPL(horizon, Autograd, m) {
+  using horizon::ops::without_gradient;
+  for (const char* op : {"quantized_conv"}) {
+    m.impl(op, torch::CppFunction::makeFromBoxedFunction<&without_gradient>());
+  }
+}
