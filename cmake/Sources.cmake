@@ -18,6 +18,32 @@ set(HORIZON_KERNEL_SOURCES
 set(HORIZON_OP_SOURCES
     csrc/ops/checks.cpp
     csrc/ops/quantizer.cpp
+    csrc/ops/fake_quantize.cpp
+    csrc/ops/cpu/fake_quantize.cpp
+    csrc/ops/meta/fake_quantize.cpp
+    csrc/ops/autograd/fake_quantize.cpp
+    csrc/ops/observe.cpp
+    csrc/ops/cpu/observe.cpp
+    csrc/ops/meta/observe.cpp
+    csrc/ops/autograd/observe.cpp
+    csrc/ops/quantize_activation.cpp
+    csrc/ops/cpu/quantize_activation.cpp
+    csrc/ops/meta/quantize_activation.cpp
+    csrc/ops/autograd/quantize_activation.cpp
+    csrc/ops/weights.cpp
+    csrc/ops/cpu/weights.cpp
+    csrc/ops/meta/weights.cpp
+    csrc/ops/autograd/weights.cpp
+    csrc/ops/codes_io.cpp
+    csrc/ops/cpu/codes_io.cpp
+    csrc/ops/meta/codes_io.cpp
+    csrc/ops/autograd/codes_io.cpp
+    csrc/ops/straight_through.cpp
+    csrc/ops/autograd/straight_through.cpp
+    csrc/ops/fold_batch_norm.cpp
+    csrc/ops/cpu/dense.cpp
+    csrc/ops/cpu/extremes.cpp
+    csrc/ops/cpu/channel_grids.cpp
     csrc/ops/integer_checks.cpp
     csrc/ops/quantized_conv.cpp
     csrc/ops/quantized_conv_check.cpp
