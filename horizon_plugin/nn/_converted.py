@@ -1,0 +1,305 @@
+"""Bodies of the converted stage: conv / conv-transpose / linear groups on uint8 codes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from horizon_plugin import _carry
+from horizon_plugin.nn import _family
+from horizon_plugin.nn._layer import ConvertedLayer, adopt_hooks
+from horizon_plugin.nn._pending import operand_output_size, resolve_operands
+
+_GEOMETRY = (
+    "in_channels out_channels in_features out_features kernel_size stride padding dilation "
+    "output_padding groups padding_mode _reversed_padding_repeated_twice transposed op_padding "
+    "pads_first op_stride op_dilation op_output_padding op_groups conv_operand _pending_token"
+).split()
+
+
+class ConvertedBody(ConvertedLayer, nn.Module):
+    """A fused group as one integer op: the batch norm is part of its constants.
+
+    State: ``weight`` int8 in the float weight's shape; ``weight_scale`` fp32, ``bn_scale`` fp64
+    (gamma / sigma) and ``bias`` fp64 (after the batch norm), one per output channel; ``scale``
+    and stored ``zero_point`` of the output, absent for a high-precision (fp32) output.
+    """
+
+    _version = 1
+    if TYPE_CHECKING:  # torch.jit would read annotations of attributes as types
+        variant: ClassVar[_family.Variant]
+        has_bn: bool
+        has_add: bool
+        activation: int
+        base: int
+        conv_operand: int
+
+    __constants__ = ("activation", "base")
+
+    @classmethod
+    def from_prepared(cls, source: Any) -> nn.Module:
+        """The integer form of a prepared group, with the scales that its eval mode uses."""
+        self: Any = cls.__new__(cls)
+        nn.Module.__init__(self)
+        adopt_hooks(self, source)
+        for name in _GEOMETRY:
+            if hasattr(source, name):
+                setattr(self, name, getattr(source, name))
+        self.init_layer(source._path)
+        self._inputs = dict(source._inputs)
+        self._producers = {k: list(v) for k, v in source._producers.items()}
+        self.training = False
+        bn = source.bn
+        if bn is not None and bn.running_mean is None:
+            raise ValueError(
+                f"convert: {source._path}: its batch norm has no running statistics "
+                "(track_running_stats=False), so there is nothing to deploy"
+            )
+        with torch.no_grad():
+            weight = source.weight.detach()
+            scale = torch.ops.horizon.weight_scale(weight, cls.base, source.op_groups)
+            codes = torch.ops.horizon.quantize_weight(weight, scale, cls.base, source.op_groups)
+            factor, offset = torch.ops.horizon.fold_batch_norm(
+                source.bias,
+                None if bn is None else bn.weight,
+                None if bn is None else bn.bias,
+                None if bn is None else bn.running_mean,
+                None if bn is None else bn.running_var,
+                0.0 if bn is None else bn.eps,
+                scale.numel(),
+            )
+        self.register_buffer("weight", codes)
+        self.register_buffer("weight_scale", scale)
+        self.register_buffer("bn_scale", factor.detach())
+        self.register_buffer("bias", offset.detach())
+        quantizer = source.activation_post_process
+        if quantizer is None:
+            self.register_buffer("scale", None)
+            self.register_buffer("zero_point", None)
+        else:
+            self.register_buffer("scale", quantizer.scale.detach().clone())
+            self.register_buffer("zero_point", quantizer.stored_zero_point().detach().clone())
+        return self
+
+    def _group(
+        self,
+        x: Tensor,
+        x_scale: Tensor,
+        x_zero_point: Tensor,
+        skip: Tensor | None,
+        skip_scale: Tensor | None,
+        skip_zero_point: Tensor | None,
+        output_padding: list[int],
+        activation: int,
+        doubled: bool,
+    ) -> Tensor:
+        factor, offset = self.bn_scale, self.bias
+        if doubled:
+            factor, offset = factor * 2.0, offset * 2.0
+        if self.pads_first:
+            x = F.pad(x, self._reversed_padding_repeated_twice, mode=self.padding_mode)
+        return torch.ops.horizon.quantized_conv(
+            x,
+            x_scale,
+            x_zero_point,
+            self.weight,
+            self.weight_scale,
+            factor,
+            offset,
+            skip,
+            skip_scale,
+            skip_zero_point,
+            self.scale,
+            self.zero_point,
+            self.base,
+            self.op_stride,
+            self.op_padding,
+            self.op_dilation,
+            output_padding,
+            self.op_groups,
+            activation,
+        )
+
+    def _scripted(
+        self,
+        x: Tensor,
+        skip: Tensor | None,
+        output_padding: list[int],
+        activation: int,
+        doubled: bool,
+    ) -> Tensor:
+        skip_scale: Tensor | None = None
+        skip_zero_point: Tensor | None = None
+        if skip is not None:
+            skip_scale, skip_zero_point = self.skip_scale, self.skip_zero_point
+        return self._group(
+            x,
+            self.input_scale,
+            self.input_zero_point,
+            skip,
+            skip_scale,
+            skip_zero_point,
+            output_padding,
+            activation,
+            doubled,
+        )
+
+    @torch.jit.unused
+    def _eager(
+        self,
+        x: Tensor,
+        skip: Tensor | None,
+        output_padding: list[int],
+        activation: int,
+        doubled: bool,
+    ) -> Tensor:
+        with torch._C.DisableTorchFunction():
+            x_scale, x_zero_point = self.operand_codes(x, "input")
+            skip_scale = skip_zero_point = None
+            if skip is not None:
+                skip_scale, skip_zero_point = self.operand_codes(skip, "skip")
+            try:
+                y = self._group(
+                    x,
+                    x_scale,
+                    x_zero_point,
+                    skip,
+                    skip_scale,
+                    skip_zero_point,
+                    output_padding,
+                    activation,
+                    doubled,
+                )
+            except (ValueError, TypeError, RuntimeError, IndexError) as error:
+                raise self.named(error) from None
+            if self.scale is None:
+                return y
+            return _carry.set_tag(y, ("codes", self.scale, self.zero_point, 0, self._path))
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):  # type: ignore[no-untyped-def]
+        weight = state_dict.get(prefix + "weight")
+        if weight is not None and weight.dtype != torch.int8:
+            raise ValueError(
+                f"load_state_dict: '{prefix}weight' must be int8 codes, got {weight.dtype}: "
+                "this is a state dict of another stage (load it before convert)"
+            )
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        """Sizes and geometry."""
+        names = ("in_channels", "out_channels", "in_features", "out_features", "kernel_size")
+        parts = [f"{n}={getattr(self, n)}" for n in names if hasattr(self, n)]
+        parts += [f"{n}={getattr(self, n)}" for n in ("stride", "padding") if hasattr(self, n)]
+        output = "float32" if self.scale is None else "uint8 codes"
+        return ", ".join([*parts, f"output={output}"])
+
+
+class ConvertedConv2d(ConvertedBody):
+    """Integer conv2d groups without an add."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """uint8 codes ``[N, C, H, W]`` or ``[C, H, W]`` to codes, or fp32 (high precision)."""
+        if torch.jit.is_scripting():
+            return self._scripted(input, None, self.op_output_padding, self.activation, False)
+        else:
+            return self._eager(input, None, self.op_output_padding, self.activation, False)
+
+
+class _Transposed(ConvertedBody):
+    def padding_for(self, input: Tensor, output_size: list[int]) -> list[int]:
+        """The output padding that gives `output_size`."""
+        size = output_size[-2:]
+        padding: list[int] = []
+        for i in range(2):
+            smallest = (
+                (input.size(input.dim() - 2 + i) - 1) * self.op_stride[i]
+                - 2 * self.op_padding[i]
+                + self.op_dilation[i] * (self.weight.size(2 + i) - 1)
+                + 1
+            )
+            if size[i] < smallest or size[i] >= smallest + self.op_stride[i]:
+                raise ValueError(
+                    f"conv_transpose2d: 'output_size' must be in [{smallest}, "
+                    f"{smallest + self.op_stride[i] - 1}] in dimension {i}, got {size[i]}"
+                )
+            padding.append(size[i] - smallest)
+        return padding
+
+
+class ConvertedConvTranspose2d(_Transposed):
+    """Integer conv_transpose2d groups without an add."""
+
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """As `nn.ConvTranspose2d.forward`, on uint8 codes."""
+        padding = self.op_output_padding
+        if output_size is not None:
+            padding = self.padding_for(input, output_size)
+        if torch.jit.is_scripting():
+            return self._scripted(input, None, padding, self.activation, False)
+        else:
+            return self._eager(input, None, padding, self.activation, False)
+
+
+class ConvertedLinear(ConvertedBody):
+    """Integer linear groups without an add."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """uint8 codes ``[*, in_features]`` to codes or fp32 ``[*, out_features]``."""
+        if torch.jit.is_scripting():
+            return self._scripted(input, None, self.op_output_padding, self.activation, False)
+        else:
+            return self._eager(input, None, self.op_output_padding, self.activation, False)
+
+
+class ConvertedAdd(ConvertedBody):
+    """Integer groups that end in an add."""
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        """The group's result; either operand may be the convolution's."""
+        return self._add(x, y, self.activation)
+
+    def add_relu(self, x: Tensor, y: Tensor) -> Tensor:
+        """As `add`, with a relu inside the group."""
+        return self._add(x, y, self.activation if self.activation != 0 else 1)
+
+    def _add(self, x: Tensor, y: Tensor, activation: int) -> Tensor:
+        if torch.jit.is_scripting():
+            if self.conv_operand == 2:
+                return self._scripted(x, None, self.op_output_padding, activation, True)
+            if self.conv_operand == 1:
+                return self._scripted(y, x, self.op_output_padding, activation, False)
+            return self._scripted(x, y, self.op_output_padding, activation, False)
+        else:
+            return self._add_eager(x, y, activation)
+
+    @torch.jit.unused
+    def _add_eager(self, x: Tensor, y: Tensor, activation: int) -> Tensor:
+        source, skip, operand = resolve_operands(self, x, y)
+        if operand != self.conv_operand and not torch.compiler.is_compiling():
+            self.conv_operand = operand
+        size = operand_output_size(x, y)
+        padding = self.op_output_padding if size is None else self.padding_for(source, size)
+        return self._eager(source, skip, padding, activation, skip is None)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Refuses: the module is used through `add`."""
+        raise RuntimeError("a fused add is used through its methods add and add_relu, not called")
+
+
+class ConvertedConvTranspose2dAdd(ConvertedAdd, _Transposed):
+    """Integer conv_transpose2d groups that end in an add."""
+
+    takes_output_size = True
+
+
+BODIES = {
+    (_family.BASE_CONV2D, False): ConvertedConv2d,
+    (_family.BASE_CONV2D, True): ConvertedAdd,
+    (_family.BASE_CONV_TRANSPOSE2D, False): ConvertedConvTranspose2d,
+    (_family.BASE_CONV_TRANSPOSE2D, True): ConvertedConvTranspose2dAdd,
+    (_family.BASE_LINEAR, False): ConvertedLinear,
+    (_family.BASE_LINEAR, True): ConvertedAdd,
+}

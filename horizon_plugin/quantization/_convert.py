@@ -1,0 +1,118 @@
+"""`convert`: from a prepared model to int8."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import torch
+from torch import nn
+
+from horizon_plugin import _carry
+from horizon_plugin.nn import _layer
+from horizon_plugin.quantization import _modules
+from horizon_plugin.quantization.fake_quantize import FakeQuantize, WeightFakeQuantize
+
+
+def _check_prepared(model: nn.Module) -> None:
+    prepared = [m for m in model.modules() if isinstance(m, _layer.PreparedLayer)]
+    if not prepared:
+        if any(isinstance(m, _layer.ConvertedLayer) for m in model.modules()):
+            raise ValueError("convert: 'model' must be prepared, got one already converted")
+        raise ValueError(
+            "convert: 'model' must be prepared, got a float model: call prepare_qat first"
+        )
+    problems = [text for m in prepared for text in m.problems()]
+    if problems:
+        raise ValueError(
+            "convert: 'model' must be quantized throughout, got:\n  " + "\n  ".join(problems)
+        )
+
+
+def _warn(model: nn.Module) -> None:
+    off, unseen = [], []
+    for path, module in _modules.layers(model):
+        for child in module.children() if isinstance(module, _layer.PreparedLayer) else ():
+            if isinstance(child, (FakeQuantize, WeightFakeQuantize)):
+                if not child.fake_quant_enabled:
+                    off.append(path)
+                if isinstance(child, FakeQuantize) and child.never_observed():
+                    unseen.append(path)
+    if off:
+        warnings.warn(
+            f"convert: fake-quant is off in {', '.join(dict.fromkeys(off))}: the converted model "
+            "quantizes there all the same; call set_fake_quantize(model, FakeQuantState.QAT) and "
+            "validate first",
+            UserWarning,
+            stacklevel=3,
+        )
+    if unseen:
+        warnings.warn(
+            f"convert: no range was ever observed in {', '.join(unseen)} (scale 1 is used): train "
+            "or calibrate the prepared model first, or load its state dict",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _replacement(module: nn.Module, path: str, mapping: dict[Any, Any]) -> nn.Module | None:
+    cls = mapping.get(type(module)) or _modules.converted_class(module)
+    if cls is None:
+        passing = _modules.zero_point_class(module)
+        return None if passing is None else passing.from_float(module, path)
+    try:
+        new = cls.from_prepared(module)
+    except ValueError as error:
+        text = str(error)
+        prefix = "" if text.startswith("convert") else f"convert: {path}: "
+        raise ValueError(prefix + text) from None
+    for name, buffer in new.named_buffers():
+        if buffer.is_floating_point() and not torch.isfinite(buffer).all():
+            raise ValueError(f"convert: {path}: '{name}' must be finite, got nan or inf")
+    return new
+
+
+def convert(
+    model: nn.Module,
+    mapping: dict[type[nn.Module], Any] | None = None,
+    inplace: bool = False,
+) -> nn.Module:
+    """The integer form of a prepared model, in eval mode.
+
+    It computes, to the bit, what `model.eval()` computes: weights are quantized as they are now,
+    activations with the scales in the buffers. Tensors between its modules are uint8 codes.
+
+    Args:
+        model: a model from `prepare_qat`.
+        mapping: prepared class -> class with ``from_prepared(module)``, added to ours.
+        inplace: change `model` itself and return it; otherwise a deep copy.
+
+    Raises:
+        ValueError: not prepared; or a float op ran on quantized data, or a quantized layer met
+            float input, at the last forward. Each is named with its remedy; nothing is changed.
+
+    Warns:
+        UserWarning: fake-quant is off somewhere, or a range was never observed.
+    """
+    _modules.check_model("convert", model)
+    _check_prepared(model)
+    _warn(model)
+    if not inplace:
+        model = copy.deepcopy(model)
+    replacements: dict[int, nn.Module] = {}
+    places = list(_modules.slots(model))
+    for _, _, path, child in places:
+        if id(child) not in replacements:
+            new = _replacement(child, path, mapping or {})
+            if new is not None:
+                replacements[id(child)] = new
+    for parent, name, _, child in places:
+        new_child = replacements.get(id(child))
+        if new_child is not None:
+            parent._modules[name] = new_child
+    for module in model.modules():
+        module.__dict__.pop("qconfig", None)
+        module.training = False
+    _carry.make_root(model)
+    return model

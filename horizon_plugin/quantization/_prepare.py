@@ -1,0 +1,149 @@
+"""`prepare_qat`: put quantizers into a fused model."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+
+from horizon_plugin import _carry
+from horizon_plugin.nn import _layer
+from horizon_plugin.quantization import _modules
+from horizon_plugin.quantization.qconfig import QConfig
+
+
+def _qconfigs(model: nn.Module) -> dict[int, Any]:
+    """Module id -> the qconfig it has or inherits."""
+    found: dict[int, Any] = {}
+
+    def walk(module: nn.Module, inherited: Any) -> None:
+        if id(module) in found:
+            return
+        mine = module.__dict__.get("qconfig", inherited)
+        found[id(module)] = mine
+        for child in module.children():
+            walk(child, mine)
+
+    walk(model, None)
+    return found
+
+
+def _check_qconfig(path: str, qconfig: Any) -> None:
+    ok = hasattr(qconfig, "activation") and hasattr(qconfig, "weight")
+    if not ok:
+        raise TypeError(
+            f"prepare_qat: {path or 'the model'}: 'qconfig' must be a QConfig or None, got "
+            f"{type(qconfig).__name__}"
+        )
+    if not isinstance(qconfig, QConfig):
+        raise TypeError(
+            f"prepare_qat: {path or 'the model'}: 'qconfig' must be a horizon QConfig "
+            f"(get_default_qat_qconfig()), got {type(qconfig).__module__}."
+            f"{type(qconfig).__qualname__}"
+        )
+
+
+def _check_weight(path: str, module: nn.Module) -> None:
+    if getattr(module, "parametrizations", None) is not None or hasattr(module, "weight_g"):
+        raise ValueError(
+            f"prepare_qat: {path}: its weight is computed by a parametrization (weight norm, …): "
+            "remove it first (torch.nn.utils.parametrize.remove_parametrizations or "
+            "torch.nn.utils.remove_weight_norm)"
+        )
+    if hasattr(module, "weight_orig") or hasattr(module, "weight_mask"):
+        raise ValueError(
+            f"prepare_qat: {path}: its weight is pruned or spectrally normalized: make that "
+            "permanent first (torch.nn.utils.prune.remove)"
+        )
+    weight = module._parameters.get("weight")
+    if isinstance(weight, UninitializedParameter):
+        raise ValueError(
+            f"prepare_qat: {path}: its weight is not initialized (a lazy module): run one forward "
+            "of the float model first"
+        )
+    if weight is not None and not weight.is_floating_point():
+        raise TypeError(f"prepare_qat: {path}: 'weight' must be floating-point, got {weight.dtype}")
+
+
+def _replacement(path: str, module: nn.Module, qconfig: Any, mapping: dict[Any, Any]) -> Any:
+    cls = mapping.get(type(module)) or _modules.prepared_class(module)
+    if cls is None:
+        return None
+    is_dequant = cls.__name__ == "PreparedDeQuantStub"
+    if qconfig is None and not is_dequant:
+        return None
+    if not is_dequant:
+        _check_qconfig(path, qconfig)
+    if _modules.needs_weight(cls):
+        if qconfig.weight is None:
+            return None
+        _check_weight(path, module)
+    return cls.from_float(module, qconfig, path)
+
+
+def prepare_qat(
+    model: nn.Module,
+    mapping: dict[type[nn.Module], Any] | None = None,
+    inplace: bool = False,
+    *,
+    example_inputs: tuple[Any, ...] | None = None,
+) -> nn.Module:
+    """Swap the modules of a float model for quantization-aware ones.
+
+    Every module with a qconfig (its own or inherited; None leaves it float) that has a quantized
+    form is replaced by one that shares its parameters and buffers. Nothing is run: quantizers get
+    their buffers in final shape, ranges are observed in training. `report` lists what was done.
+
+    Args:
+        model: a float model, usually after `fuse_modules`, with ``model.qconfig`` set.
+        mapping: float class -> class with ``from_float(module, qconfig, path)``, added to ours.
+        inplace: change `model` itself and return it; otherwise a deep copy.
+        example_inputs: if given, one forward in eval mode records where each operand comes from,
+            so that `report` can name unquantized inputs; ranges and statistics do not move.
+
+    Raises:
+        ValueError, TypeError: see the messages; the model is unchanged then.
+    """
+    _modules.check_model("prepare_qat", model)
+    if _carry.is_root(model) or any(isinstance(m, _layer.Layer) for m in model.modules()):
+        raise ValueError("prepare_qat: 'model' must be a float model, got one already prepared")
+    if _modules.prepared_class(model) is not None:
+        raise ValueError(
+            f"prepare_qat: 'model' must contain the layers, got a single {type(model).__name__}: "
+            "wrap it in nn.Sequential(QuantStub(), layer, DeQuantStub())"
+        )
+    qconfigs = _qconfigs(model)
+    if all(q is None for q in qconfigs.values()):
+        raise ValueError(
+            "prepare_qat: 'model' must have a qconfig, got none on any module: set "
+            "model.qconfig = horizon_plugin.quantization.get_default_qat_qconfig()"
+        )
+    if not inplace:
+        model = copy.deepcopy(model)
+        qconfigs = _qconfigs(model)
+
+    replacements: dict[int, nn.Module] = {}
+    places = list(_modules.slots(model))
+    for _, _, path, child in places:
+        if id(child) not in replacements:
+            new = _replacement(path, child, qconfigs[id(child)], mapping or {})
+            if new is not None:
+                replacements[id(child)] = new
+    for parent, name, _, child in places:
+        new = replacements.get(id(child))
+        if new is not None:
+            parent._modules[name] = new
+    _carry.make_root(model)
+    if example_inputs is not None:
+        training = {id(m): m.training for m in model.modules()}
+        model.eval()
+        try:
+            with torch.no_grad():
+                model(*example_inputs)
+        finally:
+            for module in model.modules():
+                module.training = training[id(module)]
+    return model

@@ -1,0 +1,101 @@
+"""What is quantized in a model, and what is not, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from horizon_plugin.nn import _layer
+from horizon_plugin.quantization import _modules
+from horizon_plugin.quantization.fake_quantize import FakeQuantize
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer: its name, class, and how it is quantized, or why not."""
+
+    name: str
+    kind: str
+    state: str
+    note: str
+
+
+class Report(list[Row]):
+    """Rows of `report`, printable as a table."""
+
+    def __str__(self) -> str:
+        """A table with aligned columns."""
+        head = Row("layer", "class", "state", "note")
+        rows = [head, *self]
+        widths = [max(len(getattr(r, f)) for r in rows) for f in ("name", "kind", "state")]
+        lines = []
+        for row in rows:
+            cells = zip((row.name, row.kind, row.state), widths, strict=True)
+            lines.append("  ".join([*(f"{c:<{w}}" for c, w in cells), row.note]).rstrip())
+        lines.insert(1, "-" * max(map(len, lines)))
+        return "\n".join(lines)
+
+    @property
+    def float_layers(self) -> list[str]:
+        """Names of the layers that are left float."""
+        return [row.name for row in self if row.state == "float"]
+
+
+def _grid_text(quantizer: FakeQuantize | None) -> str:
+    if quantizer is None:
+        return "output fp32"
+    text = f"output {quantizer.dtype}"
+    return text if quantizer.fake_quant_enabled else text + " (fake-quant off)"
+
+
+def _prepared_row(path: str, module: nn.Module) -> Row:
+    quantizer = getattr(module, "activation_post_process", None)
+    name = type(module).__name__
+    if name == "PreparedDeQuantStub":
+        note = "to float"
+    elif hasattr(module, "variant"):
+        note = f"weight qint8 per channel, {_grid_text(quantizer)}"
+    else:
+        note = _grid_text(quantizer)
+    problems = module.problems()  # type: ignore[operator]
+    if problems:
+        return Row(path, name, "float", problems[0].removeprefix(f"{path}: "))
+    return Row(path, name, "fake-quantized", note)
+
+
+def _converted_row(path: str, module: nn.Module) -> Row:
+    scale = getattr(module, "scale", None)
+    name = type(module).__name__
+    if isinstance(getattr(module, "weight", None), nn.Module):
+        return Row(path, name, "int8", "")
+    output = "output uint8 codes" if scale is not None else "output fp32"
+    return Row(path, name, "int8", output)
+
+
+def _float_note(module: nn.Module) -> str:
+    if _modules.prepared_class(module) is not None:
+        return "its qconfig is None, or has no weight quantizer"
+    if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)):
+        return f"{type(module).__name__} is a subclass with its own forward"
+    return f"no quantized form of {type(module).__name__}"
+
+
+def report(model: nn.Module) -> Report:
+    """List each layer: quantized how, or left float and why.
+
+    States: ``fake-quantized`` (prepared), ``int8`` (converted), ``keeps the grid`` (pools, views,
+    …), ``float``. Containers are not listed. Print the result for a table.
+    """
+    _modules.check_model("report", model)
+    rows = Report()
+    for path, module in _modules.layers(model):
+        if isinstance(module, _layer.PreparedLayer):
+            rows.append(_prepared_row(path, module))
+        elif isinstance(module, _layer.ConvertedLayer):
+            rows.append(_converted_row(path, module))
+        elif _modules.is_passing(module):
+            rows.append(Row(path, type(module).__name__, "keeps the grid", ""))
+        elif path and (not list(module.children()) or _modules.prepared_class(module) is not None):
+            rows.append(Row(path, type(module).__name__, "float", _float_note(module)))
+    return rows
