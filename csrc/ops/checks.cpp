@@ -112,10 +112,14 @@ void check_scale(const char* op, const char* argument, const at::Tensor& tensor)
   check_scalar(op, argument, tensor);
 }
 
-void check_zero_point(const char* op, const char* argument, const at::Tensor& tensor) {
+void check_integer(const char* op, const char* argument, const at::Tensor& tensor) {
   const at::ScalarType type = tensor.scalar_type();
   HORIZON_CHECK_TYPE(type == at::kInt || type == at::kLong, op, argument, "int32 or int64",
                      dtype_text(type));
+}
+
+void check_zero_point(const char* op, const char* argument, const at::Tensor& tensor) {
+  check_integer(op, argument, tensor);
   check_scalar(op, argument, tensor);
 }
 
@@ -142,12 +146,17 @@ float read_scale(const char* op, const char* argument, const at::Tensor& tensor)
   return value;
 }
 
+void check_zero_point_value(const char* op, const char* argument, int64_t value, int64_t lo,
+                            int64_t hi) {
+  HORIZON_CHECK_VALUE(value >= lo && value <= hi, op, argument, c10::str("in [", lo, ", ", hi, "]"),
+                      value);
+}
+
 int32_t read_zero_point(const char* op, const char* argument, const at::Tensor& tensor, int64_t lo,
                         int64_t hi) {
   const int64_t value = tensor.scalar_type() == at::kInt ? *tensor.const_data_ptr<int32_t>()
                                                          : *tensor.const_data_ptr<int64_t>();
-  HORIZON_CHECK_VALUE(value >= lo && value <= hi, op, argument, c10::str("in [", lo, ", ", hi, "]"),
-                      value);
+  check_zero_point_value(op, argument, value, lo, hi);
   return static_cast<int32_t>(value);
 }
 

@@ -54,6 +54,9 @@ void check_scalar(const char* op, const char* argument, const at::Tensor& tensor
 /// A float tensor with one element. The value is read by `read_scale`.
 void check_scale(const char* op, const char* argument, const at::Tensor& tensor);
 
+/// An int32 or int64 tensor; TypeError otherwise.
+void check_integer(const char* op, const char* argument, const at::Tensor& tensor);
+
 /// An int32 or int64 tensor with one element. The value is read by `read_zero_point`.
 void check_zero_point(const char* op, const char* argument, const at::Tensor& tensor);
 
@@ -70,6 +73,10 @@ void check_scale_value(const char* op, const char* argument, float value);
 
 /// The value of a checked CPU scale, rounded to fp32; ValueError unless `check_scale_value` holds.
 float read_scale(const char* op, const char* argument, const at::Tensor& tensor);
+
+/// Fails unless `value` lies in [lo, hi].
+void check_zero_point_value(const char* op, const char* argument, int64_t value, int64_t lo,
+                            int64_t hi);
 
 /// The value of a checked CPU zero point; ValueError unless it lies in [lo, hi].
 int32_t read_zero_point(const char* op, const char* argument, const at::Tensor& tensor, int64_t lo,

@@ -18,4 +18,9 @@ at::Tensor quantize(const at::Tensor& x, const at::Tensor& scale, const at::Tens
 at::Tensor dequantize(const at::Tensor& q, const at::Tensor& scale, const at::Tensor& zero_point,
                       std::optional<at::ScalarType> dtype = std::nullopt);
 
+/// Argument checks, without tensor values; the second returns the dtype of the result.
+void check_quantize(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& zero_point);
+at::ScalarType check_dequantize(const at::Tensor& q, const at::Tensor& scale,
+                                const at::Tensor& zero_point, std::optional<at::ScalarType> dtype);
+
 }  // namespace horizon::ops

@@ -46,7 +46,22 @@ std::tuple<at::Tensor, at::Tensor> fake_quantize_per_channel_mask(const at::Tens
 /// elements (`memory_order` of the masked tensor); the result is dense in that order.
 at::Tensor mask_gradient(const at::Tensor& grad, const at::Tensor& mask, at::IntArrayRef order);
 
+/// Argument checks of the ops above, without tensor values; `check_per_channel` returns the axis
+/// counted from the front.
+void check_per_tensor(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& zero_point,
+                      int64_t quant_min, int64_t quant_max);
+int64_t check_per_channel(const at::Tensor& x, const at::Tensor& scale,
+                          const at::Tensor& zero_point, int64_t axis, int64_t quant_min,
+                          int64_t quant_max);
+void check_mask_gradient(const at::Tensor& grad, const at::Tensor& mask, at::IntArrayRef order);
+
+/// Number of bytes of the mask of x.
+c10::SymInt mask_size(const at::Tensor& x);
+
 /// The dimensions of a dense tensor from the outermost in memory to the innermost.
 std::vector<int64_t> memory_order(const at::Tensor& dense);
+
+/// The permutation that undoes `order`.
+std::vector<int64_t> inverse_order(at::IntArrayRef order);
 
 }  // namespace horizon::ops

@@ -17,4 +17,8 @@ namespace horizon::ops {
 std::tuple<at::Tensor, at::Tensor, at::Tensor> quantize_activation(const at::Tensor& x,
                                                                    const QuantizerArgs& q);
 
+/// The same with the gradient's mask (ops/fake_quantize.h), empty if nothing was quantized.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> quantize_activation_mask(
+    const at::Tensor& x, const QuantizerArgs& q);
+
 }  // namespace horizon::ops

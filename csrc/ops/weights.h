@@ -14,6 +14,10 @@ enum class Base : int64_t {
 /// Checks dtype, base, groups and shape of a weight; returns the number of output channels.
 c10::SymInt check_weight(const char* op, const at::Tensor& weight, int64_t base, int64_t groups);
 
+/// Checks the arguments of `quantize_weight`, without tensor values.
+void check_quantize_weight(const at::Tensor& weight, const at::Tensor& scale, int64_t base,
+                           int64_t groups);
+
 /// max|w| / 127 of each output channel, at least 2^-23: float32 [out_channels].
 ///
 /// weight: float32, float64, float16 or bfloat16, any layout. Channel c of group g is entry
