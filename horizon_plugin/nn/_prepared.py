@@ -325,7 +325,7 @@ class PreparedAddBody(PreparedBody):
         raise RuntimeError("a fused add is used through its methods add and add_relu, not called")
 
 
-class PreparedConv2d(PreparedBody, nn.Conv2d):
+class PreparedConv2d(PreparedBody, nn.Conv2d):  # type: ignore[misc]
     """Prepared conv2d groups without an add."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -336,7 +336,7 @@ class PreparedConv2d(PreparedBody, nn.Conv2d):
             return self._eager(input, None, self.op_output_padding, self.activation, False)
 
 
-class PreparedLinear(PreparedBody, nn.Linear):
+class PreparedLinear(PreparedBody, nn.Linear):  # type: ignore[misc]
     """Prepared linear groups without an add."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -361,7 +361,7 @@ class _Transposed(nn.ConvTranspose2d):
         )
 
 
-class PreparedConvTranspose2d(PreparedBody, _Transposed):
+class PreparedConvTranspose2d(PreparedBody, _Transposed):  # type: ignore[misc]
     """Prepared conv_transpose2d groups without an add."""
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
@@ -375,17 +375,17 @@ class PreparedConvTranspose2d(PreparedBody, _Transposed):
             return self._eager(input, None, padding, self.activation, False)
 
 
-class PreparedConv2dAdd(PreparedAddBody, nn.Conv2d):
+class PreparedConv2dAdd(PreparedAddBody, nn.Conv2d):  # type: ignore[misc]
     """Prepared conv2d groups with an add."""
 
 
-class PreparedConvTranspose2dAdd(PreparedAddBody, _Transposed):
+class PreparedConvTranspose2dAdd(PreparedAddBody, _Transposed):  # type: ignore[misc]
     """Prepared conv_transpose2d groups with an add."""
 
     takes_output_size = True
 
 
-class PreparedLinearAdd(PreparedAddBody, nn.Linear):
+class PreparedLinearAdd(PreparedAddBody, nn.Linear):  # type: ignore[misc]
     """Prepared linear groups with an add."""
 
 

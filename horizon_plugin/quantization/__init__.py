@@ -28,6 +28,7 @@ from horizon_plugin.quantization.fuse_modules import (  # isort: skip
     fuse_modules,
 )
 from horizon_plugin.quantization._convert import convert  # isort: skip
+from horizon_plugin.quantization._load import load_float_state_dict  # isort: skip
 from horizon_plugin.quantization._prepare import prepare_qat  # isort: skip
 from horizon_plugin.quantization._report import report  # isort: skip
 
@@ -52,6 +53,7 @@ __all__ = [
     "get_default_calib_qconfig",
     "get_default_qat_out_qconfig",
     "get_default_qat_qconfig",
+    "load_float_state_dict",
     "prepare_qat",
     "report",
     "set_fake_quantize",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
 _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 
 def _freeze(module: nn.Module, frozen: bool) -> None:
+    child: Any
     for child in module.modules():
         if hasattr(child, "bn_frozen") and getattr(child, "bn", None) is not None:
             child.bn_frozen = frozen
@@ -27,6 +30,7 @@ def freeze_bn_stats(module: nn.Module) -> None:
 
 def unfreeze_bn_stats(module: nn.Module) -> None:
     """Undo `freeze_bn_stats` (statistics move again where the model is in training mode)."""
+    child: Any
     for child in module.modules():
         if hasattr(child, "bn_frozen") and getattr(child, "bn", None) is not None:
             child.bn_frozen = False

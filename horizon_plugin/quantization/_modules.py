@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from horizon_plugin.nn import _family, _layer, _unary, intrinsic, qat, quantized
+from horizon_plugin.nn._pending import Placeholder
 from horizon_plugin.quantization import float_functional, stubs
 
 # Modules that keep the grid: what they do to floats on a grid they do to codes.
@@ -74,7 +75,7 @@ def is_passing(module: nn.Module) -> bool:
     """Whether the module keeps the grid of its input."""
     if type(module) is nn.Upsample:
         return module.mode in ("nearest", "nearest-exact")
-    return type(module) in PASSING or type(module).__name__ == "Placeholder"
+    return type(module) in PASSING or isinstance(module, Placeholder)
 
 
 def prepared_class(module: nn.Module) -> Any:

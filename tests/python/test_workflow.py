@@ -28,6 +28,7 @@ from horizon_plugin.quantization import (
     fuse_modules,
     get_default_qat_out_qconfig,
     get_default_qat_qconfig,
+    load_float_state_dict,
     prepare_qat,
     report,
     set_fake_quantize,
@@ -623,3 +624,34 @@ def test_out_qconfig_has_no_activation_quantizer():
     qconfig = get_default_qat_out_qconfig()
     assert qconfig.activation is None
     assert qconfig.weight is not None
+
+
+@pytest.mark.parametrize("stage", ["fused", "prepared"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_float_checkpoint_loads_into_a_fused_or_prepared_model(name, stage):
+    source = randomize(NETWORKS[name]())
+    net = NETWORKS[name]().train()
+    fuse_modules(net, net.groups(), inplace=True)
+    if stage == "prepared":
+        net = prepare_qat(with_qconfig(net), inplace=True)
+        net.apply(disable_fake_quant).apply(disable_observer)
+    assert load_float_state_dict(net, source.state_dict()) is net
+    x = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(net.eval()(x), source.eval()(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused_and_nothing_is_loaded():
+    net = fused()
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    state = Plain().state_dict()
+    state["extra"] = torch.zeros(1)
+    del state["bn.bias"]
+    state["fc.weight"] = torch.zeros(4, 9)
+    with pytest.raises(ValueError) as caught:
+        load_float_state_dict(net, state)
+    text = str(caught.value)
+    assert "missing: conv.bn.bias; unexpected: extra; shapes: fc.weight [4, 9] instead of" in text
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+    folded = fuse_modules(Plain().eval(), ["conv", "bn", "relu"])
+    with pytest.raises(ValueError, match="the batch norm of 'conv' has been folded away"):
+        load_float_state_dict(folded, Plain().state_dict())
