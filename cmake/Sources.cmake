@@ -51,6 +51,15 @@ set(HORIZON_OP_SOURCES
     csrc/ops/meta/quantized_conv.cpp
     csrc/ops/cpu/quantized_conv.cpp
     csrc/ops/cpu/quantized_conv_run.cpp
+    csrc/ops/fused.cpp
+    csrc/ops/fused_checks.cpp
+    csrc/ops/fused_shapes.cpp
+    csrc/ops/autograd/fused.cpp
+    csrc/ops/meta/fused.cpp
+    csrc/ops/cpu/fused_forward.cpp
+    csrc/ops/cpu/fused_backward.cpp
+    csrc/ops/cpu/fused_convolution.cpp
+    csrc/ops/cpu/fused_vectors.cpp
     csrc/ops/cpu/dispatch.cpp)
 
 # Fusion: kinds, pattern table, planner. No torch include.
