@@ -13,7 +13,8 @@ namespace horizon::ops {
 /// its dtype and layout. scale: float, one element, finite and positive. zero_point: int32 or
 /// int64, one element, in [quant_min, quant_max]. Infinities saturate, NaN stays NaN. The gradient
 /// passes inside the range, ends included, and is 0 outside and for NaN; none flows to scale.
-/// Source: torch.fake_quantize_per_tensor_affine, to which it is bit-equal for |x / scale| < 2^31.
+/// Source: torch.fake_quantize_per_tensor_affine, to which it is bit-equal for |x / scale| < 2^31;
+/// for float64 up to torch's rounding of the result to fp32.
 at::Tensor fake_quantize_per_tensor(const at::Tensor& x, const at::Tensor& scale,
                                     const at::Tensor& zero_point, int64_t quant_min,
                                     int64_t quant_max);

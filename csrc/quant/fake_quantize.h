@@ -27,7 +27,7 @@ HORIZON_HD T quantize_to_real(T x, T inv_scale, T zero_point, T lo, T hi) {
   return saturate(to_grid(x, inv_scale, zero_point), lo, hi);
 }
 
-/// (q(x) - z) * s. Exact up to the last rounding if |z|, |lo| and |hi| are at most
+/// (q(x) - z) * s. Every step but the last is exact if |z|, |lo| and |hi| are at most
 /// `kNarrowGrid` or T is double; `fake_quantize_wide` serves the rest.
 template <typename T>
 HORIZON_HD T fake_quantize(T x, T scale, T inv_scale, T zero_point, T lo, T hi) {
@@ -38,12 +38,16 @@ HORIZON_HD T fake_quantize(T x, T scale, T inv_scale, T zero_point, T lo, T hi) 
 /// does not saturate.
 inline constexpr int32_t kNarrowGrid = 1 << 22;
 
-/// The fp32 formula for grids of any int32 range: only the position on the grid is rounded to fp32,
-/// as in torch; codes are saturated and scaled in double.
+/// The fp32 formula for grids of any int32 range: the position on the grid is rounded to fp32,
+/// codes are saturated in double. `Product` is what (q - z) * s is computed in before the result is
+/// rounded to fp32; it matters beyond 2^24 only, where torch's per-tensor op (float) and
+/// per-channel op (double) part.
+template <typename Product>
 HORIZON_HD float fake_quantize_wide(float x, float scale, float inv_scale, float zero_point,
                                     double exact_zero_point, double lo, double hi) {
   const double q = saturate(static_cast<double>(to_grid(x, inv_scale, zero_point)), lo, hi);
-  return static_cast<float>((q - exact_zero_point) * static_cast<double>(scale));
+  const auto steps = static_cast<Product>(q - exact_zero_point);
+  return static_cast<float>(steps * static_cast<Product>(scale));
 }
 
 /// Whether the straight-through gradient passes: inside the range, ends included; not for NaN.

@@ -10,9 +10,10 @@ namespace horizon::cpu {
 /// Owns the arrays of a `ChannelGrids`, with the periodic continuation that kernels read.
 class ChannelTable {
  public:
-  /// `scale` and `zero_point` have `channels` > 0 entries; a null `zero_point` means 0.
-  ChannelTable(const float* scale, const int32_t* zero_point, int64_t channels, int64_t inner,
-               int32_t lo, int32_t hi);
+  /// For `outer` times [channels, inner] elements. `scale` and `zero_point` have `channels` > 0
+  /// entries; a null `zero_point` means 0.
+  ChannelTable(const float* scale, const int32_t* zero_point, int64_t outer, int64_t channels,
+               int64_t inner, int32_t lo, int32_t hi);
 
   ChannelGrids grids() const;
 

@@ -53,7 +53,8 @@ at::Tensor per_channel(const at::Tensor& x, const at::Tensor& scale, const at::T
   int64_t inner = 1;
   const std::vector<int64_t> order = memory_order(y);
   for (auto dim = order.rbegin(); *dim != axis; ++dim) inner *= y.size(*dim);
-  const cpu::ChannelTable table(scales.const_data_ptr<float>(), zero_points.data(), channels, inner,
+  const cpu::ChannelTable table(scales.const_data_ptr<float>(), zero_points.data(),
+                                x.numel() / (channels * inner), channels, inner,
                                 static_cast<int32_t>(quant_min), static_cast<int32_t>(quant_max));
   const void* from = source.const_data_ptr();
   void* to = y.mutable_data_ptr();

@@ -85,8 +85,9 @@ template <typename Body>
 void for_blocks(const Layout& layout, const float* scale, const Body& body) {
   if (layout.dense.numel() == 0) return;
   for (int64_t block = 0; block < layout.blocks; ++block) {
-    const cpu::ChannelTable table(scale + block * layout.channels, nullptr, layout.channels,
-                                  layout.inner, quant::kWeightMin, quant::kWeightMax);
+    const cpu::ChannelTable table(scale + block * layout.channels, nullptr, layout.outer,
+                                  layout.channels, layout.inner, quant::kWeightMin,
+                                  quant::kWeightMax);
     cpu::parallel_blocks(layout.block_size(), [&](int64_t begin, int64_t end) {
       body(block * layout.block_size(), begin, end, table.grids());
     });

@@ -6,8 +6,9 @@ namespace horizon::cpu::HORIZON_CAPABILITY {
 namespace {
 
 // Where the parameters of element i of a block come from.
-template <typename C>
+template <typename C, typename WideProduct = float>
 struct Uniform {
+  using Product = WideProduct;
   C scale_, inv_scale_;
   int32_t zero_point_;
   int32_t lo, hi;
@@ -23,6 +24,7 @@ struct Uniform {
 
 template <typename C>
 struct Varying {
+  using Product = double;
   const float* scale_;
   const float* inv_scale_;
   const int32_t* zero_point_;
@@ -81,8 +83,8 @@ HORIZON_HD void quantize_block(const C* x, C* y, Flag<C>* passes, const Grids& g
       passes[i] = quant::passes_gradient(v, g.inv_scale(i), z, lo, hi) ? -1 : 0;
     }
     if constexpr (kWide) {
-      y[i] = quant::fake_quantize_wide(v, g.scale(i), g.inv_scale(i), z,
-                                       static_cast<double>(g.zero_point(i)), lo, hi);
+      y[i] = quant::fake_quantize_wide<typename Grids::Product>(
+          v, g.scale(i), g.inv_scale(i), z, static_cast<double>(g.zero_point(i)), lo, hi);
     } else {
       y[i] = quant::fake_quantize(v, g.scale(i), g.inv_scale(i), z, lo, hi);
     }
@@ -152,7 +154,7 @@ HORIZON_HD void for_channel_blocks(const ChannelGrids& g, int64_t begin, int64_t
     }
     int64_t offset = position - row * g.inner;
     if (offset + count <= g.inner) {
-      body(position, count, Uniform<C>(g, c));
+      body(position, count, Uniform<C, double>(g, c));
       continue;
     }
     alignas(64) float scale[kBlock];
