@@ -1,0 +1,591 @@
+"""What `fuse_modules` does to a model: slots, names, aliases, hooks, settings, identity."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+
+import pytest
+import torch
+from fuse_models import PATTERNS, names_of, pair, pattern_id, randomize, slot_of
+from torch import nn
+
+from horizon_plugin.nn import intrinsic
+from horizon_plugin.qat_mode import QATMode, get_qat_mode, set_qat_mode
+from horizon_plugin.quantization import (
+    FloatFunctional,
+    FusionError,
+    fuse_known_modules,
+    fuse_modules,
+)
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.bn = randomize(nn.BatchNorm2d(4))
+        self.act = nn.ReLU()
+
+    def forward(self, x):
+        return self.act(self.bn(self.conv(x)))
+
+
+NAMES = ["conv", "bn", "act"]
+
+
+@pytest.fixture(autouse=True)
+def _auto_mode():
+    yield
+    set_qat_mode(QATMode.Auto)
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def conv_bn_relu(channels: int = 3) -> list[nn.Module]:
+    return [nn.Conv2d(channels, 4, 1), randomize(nn.BatchNorm2d(4)), nn.ReLU()]
+
+
+def test_subscripts_work_as_strings_and_ints():
+    x = torch.randn(2, 3, 4, 4)
+    for names in (["0", "1", "2"], [0, 1, 2], ("0", 1, "2")):
+        plain = nn.Sequential(*conv_bn_relu())
+        fused = fuse_modules(plain, names)
+        assert type(fused[0]) is intrinsic.ConvBNReLU2d
+        assert torch.equal(fused(x), plain(x))
+
+
+def test_module_lists_nested_paths_and_crossing_lists_work():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.ModuleList([nn.Identity(), nn.Sequential(*conv_bn_relu()[:2])])
+            self.heads = nn.ModuleDict({"a": nn.Sequential(*conv_bn_relu(4))})
+            self.skip_add, self.relu = FloatFunctional(), nn.ReLU()
+
+        def forward(self, x):
+            y = self.relu(self.skip_add.add(x[:, :1], self.conv[1](x)))
+            return self.heads["a"](y)
+
+    plain = Net()
+    lists = [
+        ["conv.1.0", "conv.1.1", "skip_add", "relu"],
+        ["heads.a.0", "heads.a.1", "heads.a.2"],
+    ]
+    fused = fuse_modules(plain, lists)
+    assert type(fused.skip_add) is intrinsic.ConvBNAddReLU2d
+    assert type(fused.heads["a"][0]) is intrinsic.ConvBNReLU2d
+    x = torch.randn(2, 3, 4, 4)
+    assert torch.equal(fused(x), plain(x))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=pattern_id)
+def test_the_fused_module_takes_the_first_slot_or_the_adds_and_keeps_the_order(pattern):
+    chain = pair(pattern)[0]
+    order = [name for name, _ in chain.named_children()]
+    fused = fuse_modules(chain, names_of(pattern), inplace=True)
+    assert fused is chain
+    assert [name for name, _ in fused.named_children()] == order
+    kinds = [type(m).__name__ for m in fused.children() if type(m).__module__.endswith("intrinsic")]
+    assert kinds == [pattern.class_name]
+    assert type(getattr(fused, slot_of(pattern))).__name__ == pattern.class_name
+
+
+# --- identity ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=pattern_id)
+def test_live_groups_keep_parameter_and_buffer_objects(pattern):
+    chain = pair(pattern)[0]
+    before = {id(t) for t in [*chain.parameters(), *chain.buffers()]}
+    bn = getattr(chain, "bn", None)
+    fuse_modules(chain, names_of(pattern), inplace=True)
+    assert {id(t) for t in [*chain.parameters(), *chain.buffers()]} == before
+    group = getattr(chain, slot_of(pattern))
+    assert group.bn is bn
+
+
+def test_an_optimizer_built_before_still_trains_the_model():
+    model = Encoder()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    fuse_modules(model, NAMES, inplace=True)
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    model(torch.randn(2, 3, 5, 5)).sum().backward()
+    optimizer.step()
+    assert all(
+        not torch.equal(p, before[n]) for n, p in model.named_parameters() if n != "conv.bias"
+    )
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_inplace_false_leaves_the_original_untouched(training):
+    model = Encoder().train(training)
+    hook = model.conv.register_forward_pre_hook(lambda m, i: None)
+    x = torch.randn(2, 3, 5, 5)
+    modules = list(model.modules())
+    values = {k: v.clone() for k, v in model.state_dict().items()}
+    fused = fuse_modules(model, NAMES)
+    assert fused is not model and type(fused.conv) is not nn.Conv2d
+    assert all(a is b for a, b in zip(model.modules(), modules, strict=True))
+    assert [m.training for m in modules] == [training] * len(modules)
+    assert len(model.conv._forward_pre_hooks) == 1
+    fused(x)
+    assert all(torch.equal(v, values[k]) for k, v in model.state_dict().items())
+    hook.remove()
+
+
+def test_state_keys_are_weight_bias_and_one_set_of_the_batch_norms():
+    fused = fuse_modules(Encoder(), NAMES)
+    tails = ["weight", "bias", "bn.weight", "bn.bias", "bn.running_mean", "bn.running_var"]
+    keys = [f"conv.{tail}" for tail in [*tails, "bn.num_batches_tracked"]]
+    assert list(fused.state_dict()) == keys
+    fresh = fuse_modules(Encoder(), NAMES)
+    fresh.load_state_dict(fused.state_dict(), strict=True)
+    x = torch.randn(2, 3, 5, 5)
+    assert torch.equal(fresh.eval()(x), fused.eval()(x))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=pattern_id)
+@pytest.mark.parametrize("training", [True, False], ids=["live", "folded"])
+def test_every_class_copies_and_pickles(pattern, training):
+    chain, _, x, skip = pair(pattern)
+    fused = fuse_modules(chain.train(training), names_of(pattern)).eval()
+    expected = fused(x, skip)
+    for other in (copy.deepcopy(fused), pickle.loads(pickle.dumps(fused))):
+        assert torch.equal(other(x, skip), expected)
+        assert type(getattr(other, slot_of(pattern))) is type(getattr(fused, slot_of(pattern)))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("pattern", PATTERNS, ids=pattern_id)
+@pytest.mark.parametrize("training", [True, False], ids=["live", "folded"])
+def test_every_class_traces_scripts_and_exports(pattern, training):
+    class Straight(nn.Module):
+        def __init__(self, chain):
+            super().__init__()
+            self.has_bn, self.has_add = chain.has_bn, chain.has_add
+            for name, module in chain.named_children():
+                setattr(self, name, module)
+            for name in ("bn", "act", "add"):
+                if not hasattr(self, name):
+                    setattr(self, name, FloatFunctional() if name == "add" else nn.Identity())
+
+        def forward(self, x: torch.Tensor, skip: torch.Tensor) -> torch.Tensor:
+            z = self.base(x)
+            if self.has_bn:
+                z = self.bn(z)
+            if self.has_add:
+                z = self.add.add(z, skip)
+            return self.act(z)
+
+    chain, _, x, skip = pair(pattern)
+    fused = fuse_modules(Straight(chain).train(training), names_of(pattern)).eval()
+    expected = fused(x, skip)
+    for model in (
+        torch.jit.trace(fused, (x, skip)),
+        torch.jit.script(fused),
+        torch.fx.symbolic_trace(fused),
+        torch.export.export(fused, (x, skip)).module(),
+    ):
+        assert torch.equal(model(x, skip), expected)
+
+
+# --- aliases ----------------------------------------------------------------------------------
+
+
+def test_one_module_under_two_names_is_still_one_and_the_fused_one():
+    model = nn.ModuleDict({"a": Encoder(), "b": nn.Sequential()})
+    model["b"].append(model["a"].conv)
+    model["b"].append(model["a"].bn)
+    model["a"].again = model["a"].act
+    fuse_modules(model, ["a.conv", "b.1", "a.again"], inplace=True)
+    assert type(model["a"].conv) is intrinsic.ConvBNReLU2d
+    assert model["b"][0] is model["a"].conv
+    assert model["b"][1] is model["a"].bn
+    assert model["a"].again is model["a"].act
+    assert type(model["a"].act) is nn.Identity
+
+
+def test_a_shared_block_is_fused_once_for_both_holders():
+    block = Encoder()
+    model = nn.ModuleList([block, block])
+    fused = fuse_modules(model, ["0.conv", "0.bn", "0.act"])
+    assert fused[0] is fused[1]
+    assert type(fused[1].conv) is intrinsic.ConvBNReLU2d
+    with pytest.warns(UserWarning, match="fused already"):
+        fuse_modules(fused, ["1.conv", "1.bn", "1.act"])
+
+
+def test_a_shared_relu_cannot_serve_two_groups():
+    relu = nn.ReLU()
+    model = nn.Sequential(nn.Conv2d(1, 1, 1), relu, nn.Conv2d(1, 1, 1), relu)
+    with pytest.raises(FusionError, match=r"'3' of \['2', '3'\] was consumed.*give each group its"):
+        fuse_modules(model, [[0, 1], [2, 3]])
+
+
+# --- again ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=pattern_id)
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_the_same_list_again_is_a_warning_and_no_change(pattern, training):
+    fused = fuse_modules(pair(pattern)[0].train(training), names_of(pattern))
+    fused = pickle.loads(pickle.dumps(copy.deepcopy(fused)))
+    before = list(fused.named_modules())
+    with pytest.warns(UserWarning, match="is fused already: this list changes nothing"):
+        assert fuse_modules(fused, names_of(pattern), inplace=True) is fused
+    assert list(fused.named_modules()) == before
+
+
+def test_a_consumed_name_is_refused_with_the_list_that_took_it():
+    model = fuse_modules(Encoder(), ["conv", "bn"])
+    for names in (["conv", "act"], ["conv", "bn", "act"], ["bn", "conv"], ["act", "bn"]):
+        with pytest.raises(
+            FusionError, match=r"consumed by an earlier call, as part of \['conv', 'b"
+        ):
+            fuse_modules(model, names)
+
+
+def test_the_same_list_twice_in_a_call_is_fused_once():
+    with pytest.warns(UserWarning, match="fused already"):
+        fused = fuse_modules(Encoder(), [NAMES, NAMES])
+    assert type(fused.conv) is intrinsic.ConvBNReLU2d
+
+
+def test_a_warning_turned_into_an_error_changes_nothing():
+    model = Encoder()
+    with pytest.raises(UserWarning, match="fused already"):
+        fuse_modules(model, [NAMES, NAMES], inplace=True)
+    assert type(model.conv) is nn.Conv2d
+
+
+# --- hooks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["live", "folded"])
+def test_hooks_of_the_ends_move_and_fire_once_and_their_handles_still_remove_them(training):
+    model = nn.ModuleList([Encoder()]).train(training)
+    plain = copy.deepcopy(model)[0]
+    calls = []
+    first, last = model[0].conv, model[0].act
+    handles = [
+        first.register_forward_pre_hook(lambda m, i: calls.append(("pre", i[0].shape))),
+        first.register_forward_pre_hook(
+            lambda m, a, k: calls.append(("kwargs", a[0].shape)), with_kwargs=True
+        ),
+        last.register_forward_hook(lambda m, i, o: calls.append(("post", o.shape))),
+        last.register_forward_hook(lambda m, i, o: o + 1),
+    ]
+    fused = fuse_modules(model, ["0.conv", "0.bn", "0.act"], inplace=True)[0]
+    x = torch.randn(2, 3, 5, 5)
+    torch.testing.assert_close(fused(x), plain(x) + 1)
+    shape = torch.Size([2, 4, 3, 3])
+    assert calls == [("pre", x.shape), ("kwargs", x.shape), ("post", shape)]
+    for handle in handles:
+        handle.remove()
+    fused(x)
+    assert len(calls) == 3
+
+
+def test_a_hook_on_a_live_batch_norm_at_the_end_fires_once():
+    model, calls = Encoder(), []
+    model.bn.register_forward_hook(lambda m, i, o: calls.append(o))
+    fuse_modules(model, ["conv", "bn"], inplace=True)
+    y = model.conv(torch.randn(2, 3, 5, 5))
+    assert len(calls) == 1 and calls[0] is y
+
+
+@pytest.mark.parametrize("method", ["add", "add_relu"])
+def test_hooks_around_a_fused_add_fire_once_with_the_groups_input_and_output(method):
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.add, self.act = nn.Conv2d(3, 3, 1), FloatFunctional(), nn.ReLU6()
+
+        def forward(self, x):
+            return self.act(getattr(self.add, method)(x, self.conv(x)))
+
+    model, calls = Block(), []
+    plain = copy.deepcopy(model)
+    model.conv.register_forward_pre_hook(lambda m, i: calls.append(i[0]))
+    model.act.register_forward_hook(lambda m, i, o: calls.append(o))
+    fuse_modules(model, ["conv", "add", "act"], inplace=True)
+    x = torch.randn(2, 3, 5, 5)
+    y = model(x)
+    assert torch.equal(y, plain(x))
+    assert [id(t) for t in calls] == [id(x), id(y)]
+
+
+INNER_HOOKS = {
+    "conv.register_forward_hook": r"'conv' \(forward hook\)",
+    "bn.register_forward_pre_hook": r"'bn' \(forward pre-hook\)",
+    "bn.register_forward_hook": r"'bn' \(forward hook\)",
+    "act.register_forward_pre_hook": r"'act' \(forward pre-hook\)",
+    "conv.register_full_backward_hook": r"'conv' \(backward or state-dict hook\)",
+    "act.register_full_backward_pre_hook": r"'act' \(backward or state-dict hook\)",
+    "bn.register_load_state_dict_post_hook": r"'bn' \(backward or state-dict hook\)",
+    "conv.register_state_dict_pre_hook": r"'conv' \(backward or state-dict hook\)",
+}
+
+
+@pytest.mark.parametrize("where", INNER_HOOKS)
+def test_hooks_on_inner_members_are_refused_or_dropped_with_a_warning(where):
+    model = Encoder()
+    name, register = where.split(".")
+    getattr(getattr(model, name), register)(lambda *args: pytest.fail("a dropped hook was called"))
+    with pytest.raises(FusionError, match=INNER_HOOKS[where] + ".*allow_inner_hooks=True"):
+        fuse_modules(model, NAMES, inplace=True)
+    assert type(model.conv) is nn.Conv2d
+    with pytest.warns(UserWarning, match=INNER_HOOKS[where] + "; they are dropped"):
+        fuse_modules(model, NAMES, inplace=True, allow_inner_hooks=True)
+    model(torch.randn(2, 3, 5, 5)).sum().backward()
+
+
+# --- qconfig ----------------------------------------------------------------------------------
+
+
+class Setting:
+    def __init__(self, value):
+        self.value = value
+
+    def __eq__(self, other):
+        return isinstance(other, Setting) and self.value == other.value
+
+    __hash__ = None
+
+
+def test_the_fused_module_takes_the_qconfig_that_its_members_agree_on():
+    model = Encoder()
+    assert "qconfig" not in fuse_modules(model, NAMES).conv.__dict__
+    model.conv.qconfig = Setting(1)
+    assert fuse_modules(model, NAMES).conv.qconfig == Setting(1)
+    model.bn.qconfig = model.act.qconfig = Setting(1)
+    assert fuse_modules(model, NAMES).conv.qconfig == Setting(1)
+    for name in NAMES:
+        getattr(model, name).qconfig = None
+    assert fuse_modules(model, NAMES).conv.qconfig is None
+
+
+def test_a_member_other_than_the_first_can_bring_the_qconfig():
+    model = Encoder()
+    model.act.qconfig = Setting(2)
+    assert fuse_modules(model, NAMES).conv.qconfig == Setting(2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"conv": None}, r"conv: None \(left float\), bn: inherited, act: inherited"),
+        (
+            {"conv": None, "act": Setting(1)},
+            r"conv: None \(left float\), bn: inherited, act: setti",
+        ),
+        ({"conv": Setting(1), "bn": Setting(2)}, "conv: setting 1, bn: setting 2, act: inherited"),
+    ],
+)
+def test_members_that_disagree_on_their_qconfig_are_listed(settings, text):
+    model = Encoder()
+    for name, value in settings.items():
+        getattr(model, name).qconfig = value
+    with pytest.raises(FusionError, match="must agree on their qconfig, got " + text):
+        fuse_modules(model, NAMES)
+
+
+def test_a_member_left_float_agrees_with_a_parent_left_float():
+    model = nn.ModuleDict({"enc": Encoder()})
+    model["enc"].qconfig = None
+    model["enc"].conv.qconfig = None
+    assert fuse_modules(model, [f"enc.{n}" for n in NAMES])["enc"].conv.qconfig is None
+
+
+def test_a_model_with_a_qconfig_already_set_is_copied_and_fused():
+    model = Encoder()
+    model.qconfig = Setting(3)
+    fused = fuse_modules(model, NAMES, inplace=False)
+    assert fused.qconfig == Setting(3) and type(model.conv) is nn.Conv2d
+
+
+# --- modes ------------------------------------------------------------------------------------
+
+
+def test_the_global_mode_is_set_read_and_overridden():
+    assert get_qat_mode() is QATMode.Auto
+    assert [str(m) for m in QATMode] == ["auto", "fuse_bn", "with_bn", "with_bn_reverse_fold"]
+    set_qat_mode(QATMode.FuseBN)
+    assert get_qat_mode() == "fuse_bn"
+    assert type(fuse_modules(Encoder(), NAMES).conv) is intrinsic.ConvReLU2d
+    live = fuse_modules(Encoder().eval(), NAMES, mode=QATMode.WithBN)
+    assert type(live.conv) is intrinsic.ConvBNReLU2d
+    assert get_qat_mode() is QATMode.FuseBN
+    set_qat_mode("with_bn")
+    assert type(fuse_modules(Encoder().eval(), NAMES).conv) is intrinsic.ConvBNReLU2d
+    with pytest.raises(ValueError, match=r"set_qat_mode: 'mode' must be one of 'auto'.*got 'bn'"):
+        set_qat_mode("bn")
+    assert get_qat_mode() is QATMode.WithBN
+
+
+# --- fusers of the user's ---------------------------------------------------------------------
+
+
+def test_additional_fuser_methods_add_entries_for_exact_classes():
+    class MyConv(nn.Conv2d):
+        pass
+
+    calls = []
+
+    def fuser(conv, tanh):
+        calls.append((type(conv), type(tanh)))
+        return nn.Sequential(conv, tanh)
+
+    config = {"additional_fuser_method_mapping": {(MyConv, nn.Tanh): fuser}}
+    model = nn.Sequential(MyConv(3, 4, 1), nn.Tanh(), *conv_bn_relu(4))
+    fired = []
+    model[0].register_forward_pre_hook(lambda m, i: fired.append("pre"))
+    fused = fuse_modules(model, [[0, 1], [2, 3, 4]], fuse_custom_config_dict=config)
+    assert calls == [(MyConv, nn.Tanh)]
+    assert type(fused[0]) is nn.Sequential and type(fused[1]) is nn.Identity
+    assert type(fused[2]) is intrinsic.ConvBNReLU2d
+    fired.clear()
+    x = torch.randn(2, 3, 4, 4)
+    assert torch.equal(fused(x), model(x))
+    with pytest.warns(UserWarning, match="fused already"):
+        fuse_modules(fused, [0, 1], fuse_custom_config_dict=config)
+    with pytest.raises(TypeError, match="'0' is a MyConv, a subclass of Conv2d"):
+        fuse_modules(model, [0, 1])
+
+
+def test_additional_fuser_methods_come_before_the_table_and_may_take_is_qat():
+    seen = []
+
+    def fuser(is_qat, conv, relu):
+        seen.append(is_qat)
+        return nn.Sequential(conv, relu)
+
+    config = {"additional_fuser_method_mapping": {(nn.Conv2d, nn.ReLU): fuser}}
+    for training in (True, False):
+        model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()).train(training)
+        assert type(fuse_modules(model, [0, 1], fuse_custom_config_dict=config)[0]) is nn.Sequential
+    assert seen == [True, False]
+
+
+def test_a_fuser_method_that_returns_no_module_changes_nothing():
+    config = {"additional_fuser_method_mapping": {(nn.Conv2d, nn.Tanh): lambda c, t: 3}}
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Tanh())
+    with pytest.raises(TypeError, match="must return a module, got int"):
+        fuse_modules(model, [0, 1], inplace=True, fuse_custom_config_dict=config)
+    assert type(model[1]) is nn.Tanh
+
+
+def test_a_fuser_func_can_wrap_fuse_known_modules_and_sees_mode_and_mapping():
+    seen = []
+
+    def fuser_func(modules, mapping):
+        seen.append(([type(m) for m in modules], mapping))
+        return fuse_known_modules(modules, mapping)
+
+    model = Encoder()
+    fused = fuse_modules(model, NAMES, fuser_func=fuser_func, mode="fuse_bn")
+    assert seen == [([nn.Conv2d, nn.BatchNorm2d, nn.ReLU], {})]
+    assert type(fused.conv) is intrinsic.ConvReLU2d and fused.conv.bn_folded
+    assert fused.conv.fused_name == "conv"
+    with pytest.warns(UserWarning, match=r"\['conv', 'bn', 'act'\] is fused already"):
+        fuse_modules(fused, NAMES, fuser_func=fuser_func)
+    with pytest.raises(FusionError, match=r"part of \['conv', 'bn', 'act'\]"):
+        fuse_modules(fused, ["conv", "bn"])
+
+
+@pytest.mark.parametrize(
+    ("result", "kind", "text"),
+    [
+        (None, TypeError, "must return a list of modules, got None"),
+        ([1, 2, 3], TypeError, "must return a list of modules"),
+        ([nn.Identity()], FusionError, r"must return 3 modules for \['conv', 'bn', 'act'\], got 1"),
+    ],
+)
+def test_a_fuser_func_must_return_as_many_modules(result, kind, text):
+    model = Encoder()
+    with pytest.raises(kind, match=text):
+        fuse_modules(model, NAMES, inplace=True, fuser_func=lambda modules, mapping: result)
+    assert type(model.conv) is nn.Conv2d
+
+
+def test_fuse_known_modules_returns_replacements_and_leaves_its_list_alone():
+    modules = conv_bn_relu()
+    kept = list(modules)
+    result = fuse_known_modules(modules)
+    assert modules == kept
+    assert [type(m) for m in result] == [intrinsic.ConvBNReLU2d, nn.Identity, nn.Identity]
+    assert result[0].weight is modules[0].weight
+    with pytest.warns(UserWarning, match="fused already"):
+        assert fuse_known_modules(result) == result
+    with pytest.raises(NotImplementedError, match="a sequence that cannot be fused"):
+        fuse_known_modules(modules[::-1])
+    with pytest.raises(TypeError, match="'mod_list' must be a list of modules, got"):
+        fuse_known_modules([1])
+    with pytest.raises(FusionError, match="are the same"):
+        fuse_known_modules([modules[0], modules[0]])
+
+
+def test_fused_classes_check_their_batch_norm():
+    with pytest.raises(ValueError, match="ConvBN2d: 'bn' must be a batch norm, got None"):
+        intrinsic.ConvBN2d(nn.Conv2d(1, 1, 1))
+    with pytest.raises(ValueError, match="ConvReLU2d: 'bn' must be None, got BatchNorm2d"):
+        intrinsic.ConvReLU2d(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1))
+
+
+# --- size and chance --------------------------------------------------------------------------
+
+
+def test_a_model_of_10_000_modules_is_fused():
+    layers = [m for _ in range(3333) for m in (nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1), nn.ReLU())]
+    model = nn.Sequential(*layers)
+    lists = [[i, i + 1, i + 2] for i in range(0, len(layers), 3)]
+    fuse_modules(model, lists, inplace=True)
+    assert {type(m) for m in model} == {intrinsic.ConvBNReLU2d, nn.Identity}
+
+
+def random_tree(rng: random.Random, depth: int) -> nn.Module:
+    leaves = [
+        lambda: nn.Conv2d(2, 2, 1),
+        lambda: nn.ConvTranspose2d(2, 2, 1),
+        lambda: nn.Linear(2, 2),
+        lambda: nn.BatchNorm2d(2),
+        lambda: nn.BatchNorm1d(2),
+        nn.ReLU,
+        nn.ReLU6,
+        nn.Hardtanh,
+        nn.Tanh,
+        FloatFunctional,
+        lambda: nn.Conv2d(2, 3, 1).eval(),
+    ]
+    if depth == 0 or rng.random() < 0.6:
+        return rng.choice(leaves)()
+    children = [random_tree(rng, depth - 1) for _ in range(rng.randint(1, 5))]
+    if rng.random() < 0.3:
+        children.append(rng.choice(children))
+    return nn.Sequential(*children) if rng.random() < 0.5 else nn.ModuleList(children)
+
+
+def test_random_calls_fuse_or_refuse_and_never_change_half():
+    rng = random.Random(0)
+    fused = refused = 0
+    for _ in range(500):
+        model = nn.Sequential(*(random_tree(rng, 2) for _ in range(6)))
+        names: list = [name for name, _ in model.named_modules(remove_duplicate=False) if name]
+        names += ["x", "", "0.", -1, 3, None, 2.5]
+        lists = [rng.choices(names, k=rng.randint(0, 4)) for _ in range(rng.randint(1, 3))]
+        if rng.random() < 0.9:  # neighbours, which often fit
+            start = rng.randint(0, 4)
+            lists = [[start, start + 1]]
+        before = list(model.named_modules(remove_duplicate=False))
+        try:
+            fuse_modules(model, lists, inplace=True)
+            fused += 1
+        except (ValueError, TypeError, NotImplementedError) as error:
+            assert str(error).startswith("fuse_modules: ")
+            refused += 1
+            after = list(model.named_modules(remove_duplicate=False))
+            assert [(n, id(m)) for n, m in after] == [(n, id(m)) for n, m in before]
+    assert fused >= 10 and refused >= 100
