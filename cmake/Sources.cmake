@@ -47,9 +47,22 @@ set(HORIZON_OP_SOURCES
     csrc/ops/integer_checks.cpp
     csrc/ops/quantized_conv.cpp
     csrc/ops/quantized_conv_check.cpp
+    csrc/ops/quantized_affine.cpp
+    csrc/ops/quantized_binary.cpp
+    csrc/ops/quantized_cat.cpp
+    csrc/ops/quantized_pool.cpp
     csrc/ops/autograd/quantized.cpp
+    csrc/ops/meta/quantized_affine.cpp
+    csrc/ops/meta/quantized_binary.cpp
+    csrc/ops/meta/quantized_cat.cpp
     csrc/ops/meta/quantized_conv.cpp
+    csrc/ops/meta/quantized_pool.cpp
+    csrc/ops/cpu/nhwc.cpp
+    csrc/ops/cpu/quantized_affine.cpp
+    csrc/ops/cpu/quantized_binary.cpp
+    csrc/ops/cpu/quantized_cat.cpp
     csrc/ops/cpu/quantized_conv.cpp
+    csrc/ops/cpu/quantized_pool.cpp
     csrc/ops/cpu/quantized_conv_run.cpp
     csrc/ops/fused.cpp
     csrc/ops/fused_checks.cpp

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "ops/checks.h"
+#include "ops/cpu/nhwc.h"
 #include "ops/cpu/quantized_conv_run.h"
 #include "ops/integer_checks.h"
 #include "ops/quantized_conv_check.h"
@@ -55,11 +56,6 @@ at::Tensor weight_rows(const QuantizedConvArguments& args) {
       .view({args.groups * w.size(1), w.size(2), w.size(3), in});
 }
 
-/// A view of [N, C, H, W] whose memory is NHWC, copying where it is not.
-at::Tensor channels_first(const at::Tensor& image) {
-  return image.contiguous(at::MemoryFormat::ChannelsLast);
-}
-
 /// Problem and tensors that it points into.
 struct Prepared {
   ConvProblem problem;
@@ -85,7 +81,7 @@ Prepared prepare(const QuantizedConvArguments& args, const QuantizedConvShape& s
     p.stride = p.dilation = {1, 1};
     p.padding = {0, 0};
   } else {
-    out.input = channels_first(shape.batched ? args.input : args.input.unsqueeze(0));
+    out.input = as_nhwc(args.input);
     p.batch = out.input.size(0);
     p.in_channels = out.input.size(1);
     p.height = out.input.size(2);
@@ -96,53 +92,14 @@ Prepared prepare(const QuantizedConvArguments& args, const QuantizedConvShape& s
     p.dilation = shape.dilation;
     p.padding = {shape.padding[0], shape.padding[1]};
   }
-  // A few outputs per input channel: repeated channels make it a depthwise convolution.
-  const int64_t ratio = p.out_channels / p.groups;
-  if (p.groups > 1 && p.groups == p.in_channels && ratio > 1 && ratio <= 8) {
-    out.input = channels_first(out.input.permute({0, 2, 3, 1})
-                                   .unsqueeze(-1)
-                                   .expand({-1, -1, -1, -1, ratio})
-                                   .reshape({p.batch, p.height, p.width, p.out_channels})
-                                   .permute({0, 3, 1, 2}));
-    p.in_channels = p.groups = p.out_channels;
-  }
   p.input = out.input.const_data_ptr<uint8_t>();
   return out;
 }
 
-/// Gives a result that the kernels write in NHWC order, whatever its memory format. Where a copy
-/// is needed, `finish` makes it.
-class Destination {
- public:
-  Destination(at::IntArrayRef sizes, at::MemoryFormat format, at::ScalarType type, bool image)
-      : result_(at::empty(sizes, at::TensorOptions(type), format)), nhwc_(result_) {
-    const bool copies = image && format == at::MemoryFormat::Contiguous && channels(result_) > 1 &&
-                        pixels(result_) > 1;
-    if (!copies) return;
-    const auto four = result_.dim() == 3 ? result_.unsqueeze(0) : result_;
-    nhwc_ = at::empty(four.sizes(), result_.options(), at::MemoryFormat::ChannelsLast);
-  }
-
-  void* data() const { return nhwc_.mutable_data_ptr(); }
-
-  at::Tensor finish() const {
-    if (nhwc_.is_same(result_)) return result_;
-    result_.copy_(result_.dim() == 3 ? nhwc_.squeeze(0) : nhwc_);
-    return result_;
-  }
-
- private:
-  static int64_t channels(const at::Tensor& t) { return t.size(-3); }
-  static int64_t pixels(const at::Tensor& t) { return t.size(-1) * t.size(-2); }
-
-  at::Tensor result_, nhwc_;
-};
-
 /// The skip's codes with the shape and memory order that the kernels write.
 at::Tensor materialized_skip(const at::Tensor& skip, at::IntArrayRef sizes, bool image) {
   const at::Tensor wide = skip.expand(sizes);
-  if (!image) return wide.contiguous();
-  return channels_first(wide.dim() == 3 ? wide.unsqueeze(0) : wide);
+  return image ? as_nhwc(wide) : wide.contiguous();
 }
 
 /// A skip that is larger than the convolution's output: values first, then the skip on each.
@@ -151,7 +108,7 @@ at::Tensor broadcast_output(const ConvProblem& problem, ConvOutput output, const
                             at::MemoryFormat format, at::ScalarType type, bool image) {
   const cpu::ConvEpilogue epilogue = output.epilogue;
   output.epilogue.stage.activation = quant::Activation::kNone;
-  const Destination values(sizes, at::MemoryFormat::Contiguous, at::kFloat, image);
+  const NhwcResult values(sizes, at::kFloat, at::MemoryFormat::Contiguous, image);
   output.values = static_cast<float*>(values.data());
   run_quantized_conv(problem, output);
   const at::Tensor v = values.finish().expand(result_sizes).contiguous(format);
@@ -223,7 +180,7 @@ at::Tensor quantized_conv_cpu(const at::Tensor& input, const at::Tensor& input_s
     codes_of_skip = materialized_skip(*skip, sizes, image);
     output.epilogue.skip = codes_of_skip.const_data_ptr<uint8_t>();
   }
-  const Destination destination(sizes, shape.format, type, image);
+  const NhwcResult destination(sizes, type, shape.format, image);
   if (codes) {
     output.codes = static_cast<uint8_t*>(destination.data());
   } else {

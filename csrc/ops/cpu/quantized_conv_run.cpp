@@ -45,34 +45,31 @@ std::vector<AxisTap> axis_taps(const ConvProblem& p, int axis, int64_t first) {
   return taps;
 }
 
-std::vector<Phase> phases(const ConvProblem& p) {
+/// How many phases a problem has, by axis.
+std::array<int64_t, 2> phase_counts(const ConvProblem& p) {
+  if (p.base != kBaseConvTranspose) return {1, 1};
+  return {std::min(p.stride[0], p.out_height), std::min(p.stride[1], p.out_width)};
+}
+
+Phase make_phase(const ConvProblem& p, int64_t y, int64_t x) {
   const bool transposed = p.base == kBaseConvTranspose;
   const std::array<int64_t, 2> out{p.out_height, p.out_width};
-  std::array<int64_t, 2> count{1, 1};
-  if (transposed) count = {std::min(p.stride[0], out[0]), std::min(p.stride[1], out[1])};
-  std::vector<Phase> result;
-  for (const auto y : c10::irange(count[0])) {
-    const auto rows = axis_taps(p, 0, y);
-    for (const auto x : c10::irange(count[1])) {
-      const auto columns = axis_taps(p, 1, x);
-      Phase phase;
-      phase.first = {y, x};
-      phase.step = transposed ? p.stride : std::array<int64_t, 2>{1, 1};
-      phase.input_step = transposed ? std::array<int64_t, 2>{1, 1} : p.stride;
-      for (const auto axis : c10::irange(2)) {
-        phase.size[axis] = (out[axis] - phase.first[axis] - 1) / phase.step[axis] + 1;
-      }
-      for (const auto& row : rows) {
-        for (const auto& column : columns) {
-          phase.tap.push_back(row.index * p.kernel[1] + column.index);
-          phase.tap_y.push_back(row.offset);
-          phase.tap_x.push_back(column.offset);
-        }
-      }
-      result.push_back(std::move(phase));
+  Phase phase;
+  phase.first = {y, x};
+  phase.step = transposed ? p.stride : std::array<int64_t, 2>{1, 1};
+  phase.input_step = transposed ? std::array<int64_t, 2>{1, 1} : p.stride;
+  for (const auto axis : c10::irange(2)) {
+    phase.size[axis] = (out[axis] - phase.first[axis] - 1) / phase.step[axis] + 1;
+  }
+  const auto columns = axis_taps(p, 1, x);
+  for (const auto& row : axis_taps(p, 0, y)) {
+    for (const auto& column : columns) {
+      phase.tap.push_back(row.index * p.kernel[1] + column.index);
+      phase.tap_y.push_back(row.offset);
+      phase.tap_x.push_back(column.offset);
     }
   }
-  return result;
+  return phase;
 }
 
 /// How many taps in a row follow each other in memory, so that one copy serves them.
@@ -116,14 +113,18 @@ cpu::GatherGeometry geometry(const ConvProblem& p, const Phase& phase) {
 /// Offsets of output rows [first, first + rows) of a phase, in entries.
 void positions(const ConvProblem& p, const Phase& phase, int64_t first, int64_t rows,
                int64_t channel, int64_t* out) {
+  int64_t j = first % phase.size[1];
+  int64_t i = first / phase.size[1] % phase.size[0];
+  int64_t n = first / (phase.size[1] * phase.size[0]);
   for (const auto r : c10::irange(rows)) {
-    const int64_t row = first + r;
-    const int64_t j = row % phase.size[1];
-    const int64_t i = row / phase.size[1] % phase.size[0];
-    const int64_t n = row / (phase.size[1] * phase.size[0]);
     const int64_t y = phase.first[0] + i * phase.step[0];
     const int64_t x = phase.first[1] + j * phase.step[1];
     out[r] = ((n * p.out_height + y) * p.out_width + x) * p.out_channels + channel;
+    if (++j < phase.size[1]) continue;
+    j = 0;
+    if (++i < phase.size[0]) continue;
+    i = 0;
+    ++n;
   }
 }
 
@@ -269,9 +270,31 @@ void run_gemm(const ConvProblem& p, const Phase& phase, const ConvOutput& output
   });
 }
 
+/// Runs `accumulate(first, rows, acc)` over all rows of a phase, and finishes its sums.
+template <typename Accumulate>
+void run_direct(const ConvProblem& p, const Phase& phase, const ConvOutput& output,
+                const std::vector<int32_t>& correction, int64_t acc_stride,
+                const Accumulate& accumulate) {
+  constexpr int64_t kTileEntries = 16384;
+  const int64_t total = p.batch * phase.size[0] * phase.size[1];
+  const int64_t rows_per_task = std::clamp<int64_t>(kTileEntries / acc_stride, 1, 256);
+  const int64_t tasks = (total + rows_per_task - 1) / rows_per_task;
+  at::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
+    const std::unique_ptr<int32_t[]> acc(new int32_t[rows_per_task * acc_stride]);
+    std::vector<int64_t> position(rows_per_task);
+    for (const auto task : c10::irange(begin, end)) {
+      const int64_t first = task * rows_per_task;
+      const int64_t rows = std::min(rows_per_task, total - first);
+      accumulate(first, rows, acc.get());
+      positions(p, phase, first, rows, 0, position.data());
+      finish(output, correction.data(), 0, acc.get(), acc_stride, rows, p.out_channels,
+             position.data());
+    }
+  });
+}
+
 void run_depthwise(const ConvProblem& p, const Phase& phase, const ConvOutput& output) {
-  cpu::GatherGeometry g = geometry(p, phase);
-  g.group_channels = p.in_channels;
+  const cpu::GatherGeometry g = geometry(p, phase);
   const int64_t channels = p.out_channels;
   const int64_t kernel_taps = p.kernel[0] * p.kernel[1];
   const auto* weight = p.weight.const_data_ptr<int8_t>();
@@ -285,31 +308,94 @@ void run_depthwise(const ConvProblem& p, const Phase& phase, const ConvOutput& o
     }
   }
   const std::vector<uint8_t> padding(channels, static_cast<uint8_t>(p.input_zero_point));
-  const int64_t total = p.batch * phase.size[0] * phase.size[1];
-  const int64_t rows_per_task = std::clamp<int64_t>(16384 / channels, 1, 64);
-  const int64_t tasks = (total + rows_per_task - 1) / rows_per_task;
   const auto& kernels = cpu::depthwise_kernels();
-  at::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
-    const std::unique_ptr<int32_t[]> acc(new int32_t[rows_per_task * channels]);
-    std::vector<int64_t> position(rows_per_task);
-    for (const auto task : c10::irange(begin, end)) {
-      const int64_t first = task * rows_per_task;
-      const int64_t rows = std::min(rows_per_task, total - first);
-      kernels.accumulate(g, taps.data(), padding.data(), first, rows, acc.get());
-      positions(p, phase, first, rows, 0, position.data());
-      finish(output, correction.data(), 0, acc.get(), channels, rows, channels, position.data());
+  run_direct(p, phase, output, correction, channels,
+             [&](int64_t first, int64_t rows, int32_t* acc) {
+               kernels.depthwise(g, taps.data(), padding.data(), first, rows, acc);
+             });
+}
+
+/// Weights of small groups in the order of DepthwiseKernels::grouped, with what the sums are to be
+/// corrected by.
+struct GroupedWeights {
+  std::vector<int32_t> channel;  ///< the first input channel of each lane
+  std::vector<int32_t> pairs, correction;
+};
+
+GroupedWeights pack_grouped(const ConvProblem& p, const Phase& phase, int64_t lanes) {
+  const int64_t channels = p.in_channels / p.groups;
+  const int64_t group_out = p.out_channels / p.groups;
+  const int64_t kernel_taps = p.kernel[0] * p.kernel[1];
+  const auto taps = static_cast<int64_t>(phase.tap.size());
+  const int64_t steps = (channels + 3) / 4;
+  const int64_t padded = rounded_up(p.out_channels, lanes);
+  const auto* weight = p.weight.const_data_ptr<int8_t>();
+  GroupedWeights out;
+  out.channel.assign(padded, 0);
+  out.correction.assign(padded, 0);
+  out.pairs.assign(taps * steps * padded * 2, 0);
+  auto* halves = reinterpret_cast<int16_t*>(out.pairs.data());
+  for (const auto o : c10::irange(p.out_channels)) {
+    out.channel[o] = static_cast<int32_t>(o / group_out * channels);
+    const int64_t block = o / lanes;
+    const int64_t lane = o % lanes;
+    for (const auto t : c10::irange(taps)) {
+      for (const auto c : c10::irange(channels)) {
+        const int32_t w = weight[(o * kernel_taps + phase.tap[t]) * channels + c];
+        out.correction[o] += w * p.input_zero_point;
+        const int64_t vector = ((t * steps + c / 4) * padded / lanes + block) * 2 + c % 2;
+        halves[(vector * lanes + lane) * 2 + c % 4 / 2] = static_cast<int16_t>(w);
+      }
     }
-  });
+  }
+  return out;
+}
+
+void run_grouped(const ConvProblem& p, const Phase& phase, const ConvOutput& output) {
+  cpu::GatherGeometry g = geometry(p, phase);
+  const auto& kernels = cpu::depthwise_kernels();
+  const GroupedWeights weights = pack_grouped(p, phase, kernels.lanes);
+  const std::vector<uint8_t> padding(p.in_channels + 4, static_cast<uint8_t>(p.input_zero_point));
+  std::vector<uint8_t> last(p.in_channels + 4);
+  g.last_pixel = p.input + (p.batch * p.height * p.width - 1) * p.in_channels;
+  std::copy_n(g.last_pixel, p.in_channels, last.data());
+  run_direct(p, phase, output, weights.correction, rounded_up(p.out_channels, kernels.lanes),
+             [&](int64_t first, int64_t rows, int32_t* acc) {
+               kernels.grouped(g, weights.channel.data(), p.out_channels, weights.pairs.data(),
+                               padding.data(), last.data(), first, rows, acc);
+             });
+}
+
+/// Whether small groups are better served without a matrix product each. The costs are cycles a
+/// pixel, measured: a gather of `lanes` outputs takes ten, copying a tap of one group three, and
+/// what a group's product costs beside its steps is forty.
+bool prefers_grouped(const ConvProblem& p, const Phase& phase) {
+  constexpr int64_t kMaxChannels = int64_t{1} << 30;  // they are indexed in 32 bits
+  if (p.groups == 1 || p.in_channels > kMaxChannels) return false;
+  const auto taps = static_cast<int64_t>(phase.tap.size());
+  const int64_t channels = p.in_channels / p.groups;
+  const int64_t lanes = cpu::depthwise_kernels().lanes;
+  const auto& gemm = cpu::best_gemm_kernels();
+  const int64_t grouped =
+      rounded_up(p.out_channels, lanes) / lanes * ((channels + 3) / 4) * taps * 10;
+  const int64_t steps = rounded_up(taps * channels, gemm.depth_step) / gemm.depth_step;
+  const int64_t blocks = rounded_up(p.out_channels / p.groups, gemm.lanes) / gemm.lanes;
+  return grouped < p.groups * (taps * 3 + steps * blocks + 40);
 }
 
 }  // namespace
 
 void run_quantized_conv(const ConvProblem& problem, const ConvOutput& output) {
-  const bool depthwise = problem.groups > 1 && problem.groups == problem.in_channels &&
-                         problem.out_channels == problem.in_channels;
-  for (const Phase& phase : phases(problem)) {
-    if (depthwise && static_cast<int64_t>(phase.tap.size()) <= cpu::kMaxDepthwiseTaps) {
+  const bool one_to_one = problem.groups > 1 && problem.groups == problem.in_channels &&
+                          problem.out_channels == problem.in_channels;
+  const auto counts = phase_counts(problem);
+  for (const auto i : c10::irange(counts[0] * counts[1])) {
+    const Phase phase = make_phase(problem, i / counts[1], i % counts[1]);
+    const bool few_taps = static_cast<int64_t>(phase.tap.size()) <= cpu::kMaxDepthwiseTaps;
+    if (one_to_one && few_taps) {
       run_depthwise(problem, phase, output);
+    } else if (few_taps && prefers_grouped(problem, phase)) {
+      run_grouped(problem, phase, output);
     } else {
       run_gemm(problem, phase, output);
     }

@@ -40,22 +40,48 @@ HORIZON_INLINE void with_activation(Activation act, const Body& body) {
 }
 
 template <typename T, Activation kAct, bool kSkip>
+struct ConvRow {
+  const ConvEpilogue& epilogue;
+  const int32_t* __restrict sum;
+  const uint8_t* __restrict skip;
+  T* __restrict out;
+
+  HORIZON_INLINE void columns(int64_t first, int64_t count) const {
+    const int32_t* __restrict acc = sum + first;
+    const int32_t* __restrict correction = epilogue.correction + first;
+    const float* __restrict multiplier = epilogue.multiplier + first;
+    const float* __restrict offset = epilogue.offset + first;
+    const uint8_t* __restrict added = kSkip ? skip + first : nullptr;
+    T* __restrict to = out + first;
+    const OutputStage stage = epilogue.stage;
+    for (int64_t c = 0; c < count; ++c) {
+      float v = quant::scale_accumulator(acc[c] - correction[c], multiplier[c], offset[c]);
+      if (kSkip) {
+        v = quant::add_skip(v, int32_t{added[c]} - epilogue.skip_zero_point, epilogue.skip_ratio);
+      }
+      to[c] = Finish<T>::template apply<kAct>(v, stage);
+    }
+  }
+};
+
+/// In blocks of constant size, which vectorize without a remainder; the last one overlaps its
+/// neighbour and writes the same results again.
+template <typename T, Activation kAct, bool kSkip>
 void conv_rows(const ConvEpilogue& epilogue, const int32_t* acc, int64_t acc_stride, int64_t rows,
                int64_t columns, const int64_t* position, T* output) {
-  const int32_t* __restrict correction = epilogue.correction;
-  const float* __restrict multiplier = epilogue.multiplier;
-  const float* __restrict offset = epilogue.offset;
-  const int32_t skip_zero_point = epilogue.skip_zero_point;
-  const float ratio = epilogue.skip_ratio;
-  const OutputStage stage = epilogue.stage;
+  const ConvEpilogue local = epilogue;
   for (int64_t r = 0; r < rows; ++r) {
-    const int32_t* __restrict sum = acc + r * acc_stride;
-    T* __restrict out = output + position[r];
-    const uint8_t* __restrict skip = kSkip ? epilogue.skip + position[r] : nullptr;
-    for (int64_t c = 0; c < columns; ++c) {
-      float v = quant::scale_accumulator(sum[c] - correction[c], multiplier[c], offset[c]);
-      if (kSkip) v = quant::add_skip(v, int32_t{skip[c]} - skip_zero_point, ratio);
-      out[c] = Finish<T>::template apply<kAct>(v, stage);
+    const ConvRow<T, kAct, kSkip> row{local, acc + r * acc_stride,
+                                      kSkip ? local.skip + position[r] : nullptr,
+                                      output + position[r]};
+    int64_t c = 0;
+    for (; c + 64 <= columns; c += 64) row.columns(c, 64);
+    for (; c + 16 <= columns; c += 16) row.columns(c, 16);
+    if (c == columns) continue;
+    if (columns >= 16) {
+      row.columns(columns - 16, 16);
+    } else {
+      row.columns(0, columns);
     }
   }
 }
@@ -176,6 +202,12 @@ void average(const uint8_t* q, int64_t row_stride, int64_t height, int64_t width
   }
 }
 
+int32_t sum(const uint8_t* q, int64_t count) {
+  int32_t total = 0;
+  for (int64_t i = 0; i < count; ++i) total += q[i];
+  return total;
+}
+
 }  // namespace
 
 const CodesKernels& codes_kernels() {
@@ -187,7 +219,8 @@ const CodesKernels& codes_kernels() {
                                   multiply,
                                   affine,
                                   affine_columns,
-                                  average};
+                                  average,
+                                  sum};
   return table;
 }
 

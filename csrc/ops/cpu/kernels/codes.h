@@ -62,6 +62,9 @@ struct CodesKernels {
   void (*average)(const uint8_t* q, int64_t row_stride, int64_t height, int64_t width,
                   int64_t channels, int32_t zero_point, float multiplier, const OutputStage& stage,
                   uint8_t* output);
+
+  /// The sum of at most kMaxWindow codes.
+  int32_t (*sum)(const uint8_t* q, int64_t count);
 };
 
 /// So many codes certainly have an int32 sum.

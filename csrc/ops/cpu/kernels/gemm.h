@@ -21,8 +21,9 @@ struct GatherGeometry {
   int64_t taps;
   const int64_t* tap_y;
   const int64_t* tap_x;
-  int64_t run;    ///< taps that follow each other in memory: divides `taps`; 1 where none do
-  int64_t depth;  ///< taps * group_channels, rounded up to the kernel's depth step
+  int64_t run;  ///< taps that follow each other in memory: divides `taps`; 1 where none do
+  const uint8_t* last_pixel;  ///< the image's, [channels]
+  int64_t depth;              ///< taps * group_channels, rounded up to the kernel's depth step
   int32_t zero_point;
 };
 

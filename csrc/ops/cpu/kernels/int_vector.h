@@ -33,6 +33,12 @@ struct IntVector {
   HORIZON_INLINE IntVector add_pairs(IntVector a, IntVector b) const {
     return {_mm512_add_epi32(v, _mm512_madd_epi16(a.v, b.v))};
   }
+  HORIZON_INLINE IntVector bit_and(IntVector a) const { return {_mm512_and_si512(v, a.v)}; }
+  HORIZON_INLINE IntVector shifted_right_8() const { return {_mm512_maskz_srli_epi32(0xFFFF, v, 8)}; }
+  /// The four bytes at p + offset[lane] in each lane.
+  static HORIZON_INLINE IntVector gather_bytes(const uint8_t* p, IntVector offset) {
+    return {_mm512_mask_i32gather_epi32(_mm512_setzero_si512(), 0xFFFF, offset.v, p, 1)};
+  }
   HORIZON_INLINE IntVector add(IntVector a) const { return {_mm512_add_epi32(v, a.v)}; }
 };
 
@@ -55,6 +61,11 @@ struct IntVector {
   }
   HORIZON_INLINE IntVector add_pairs(IntVector a, IntVector b) const {
     return {_mm256_add_epi32(v, _mm256_madd_epi16(a.v, b.v))};
+  }
+  HORIZON_INLINE IntVector bit_and(IntVector a) const { return {_mm256_and_si256(v, a.v)}; }
+  HORIZON_INLINE IntVector shifted_right_8() const { return {_mm256_srli_epi32(v, 8)}; }
+  static HORIZON_INLINE IntVector gather_bytes(const uint8_t* p, IntVector offset) {
+    return {_mm256_i32gather_epi32(reinterpret_cast<const int*>(p), offset.v, 1)};
   }
   HORIZON_INLINE IntVector add(IntVector a) const { return {_mm256_add_epi32(v, a.v)}; }
 };
@@ -81,6 +92,15 @@ struct IntVector {
   }
   HORIZON_INLINE IntVector add_pairs(IntVector a, IntVector b) const {
     return {_mm_add_epi32(v, _mm_madd_epi16(a.v, b.v))};
+  }
+  HORIZON_INLINE IntVector bit_and(IntVector a) const { return {_mm_and_si128(v, a.v)}; }
+  HORIZON_INLINE IntVector shifted_right_8() const { return {_mm_srli_epi32(v, 8)}; }
+  static HORIZON_INLINE IntVector gather_bytes(const uint8_t* p, IntVector offset) {
+    int32_t at[kLanes];
+    int32_t four[kLanes];
+    offset.store(at);
+    for (int i = 0; i < kLanes; ++i) std::memcpy(&four[i], p + at[i], sizeof four[i]);
+    return load(four);
   }
   HORIZON_INLINE IntVector add(IntVector a) const { return {_mm_add_epi32(v, a.v)}; }
 };
@@ -116,6 +136,22 @@ struct IntVector {
       std::memcpy(y, &b.v[i], sizeof y);
       r.v[i] += int32_t{x[0]} * y[0] + int32_t{x[1]} * y[1];
     }
+    return r;
+  }
+  HORIZON_INLINE IntVector bit_and(IntVector a) const {
+    IntVector r = *this;
+    for (int i = 0; i < kLanes; ++i) r.v[i] &= a.v[i];
+    return r;
+  }
+  HORIZON_INLINE IntVector shifted_right_8() const {
+    IntVector r;
+    for (int i = 0; i < kLanes; ++i)
+      r.v[i] = static_cast<int32_t>(static_cast<uint32_t>(v[i]) >> 8);
+    return r;
+  }
+  static HORIZON_INLINE IntVector gather_bytes(const uint8_t* p, IntVector offset) {
+    IntVector r;
+    for (int i = 0; i < kLanes; ++i) std::memcpy(&r.v[i], p + offset.v[i], sizeof r.v[i]);
     return r;
   }
   HORIZON_INLINE IntVector add(IntVector a) const {
