@@ -51,7 +51,7 @@ class _Replacement(NamedTuple):
 
 def _to_name(name: Any) -> str:
     if isinstance(name, str):
-        return name
+        return name if name.isascii() else name.encode(errors="replace").decode()
     if isinstance(name, int) and not isinstance(name, bool):
         return str(name)
     raise TypeError(

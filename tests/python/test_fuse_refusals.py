@@ -68,6 +68,8 @@ REFUSALS = [
     (["blocks.-3", "blocks.-2"], FusionError, r"negative subscripts are not supported: the last"),
     ([-1, -2], FusionError, r"'-1' must name a module, but negative subscripts are not supported"),
     (["", "enc.bn"], FusionError, r"'' must name a module, but the model \(Net\) has no child ''"),
+    (["\ud800", "enc.bn"], FusionError, r"has no child '\?'"),
+    (["ключ", "enc.bn"], FusionError, "has no child 'ключ'"),
     (["enc..conv", "enc.bn"], FusionError, r"'enc' \(Encoder\) has no child ''"),
     # lists
     ([], FusionError, "each list must name two or more modules, got an empty list"),
@@ -121,7 +123,7 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("lists", "kind", "text"), REFUSALS, ids=[str(r[0]) for r in REFUSALS])
+@pytest.mark.parametrize(("lists", "kind", "text"), REFUSALS, ids=[ascii(r[0]) for r in REFUSALS])
 @pytest.mark.parametrize("inplace", [False, True])
 def test_each_refusal_is_clear_and_changes_nothing(lists, kind, text, inplace):
     model = Net()
