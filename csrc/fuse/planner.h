@@ -42,7 +42,8 @@ enum class Action { kNoBatchNorm, kLive, kFrozen, kFold };
 struct Group {
   std::vector<int> members;
   std::vector<std::string> names;
-  /// Index into Options::custom_patterns, or kNoIndex: then `variant` and `action` say what to build.
+  /// Index into Options::custom_patterns, or kNoIndex: then `variant` and `action` say what to
+  /// build.
   int custom = kNoIndex;
   Variant variant;
   Action action = Action::kNoBatchNorm;
