@@ -58,11 +58,12 @@ FusedBackwardArgs fused_convolution(const FusedArgs& args) {
   return conv;
 }
 
-bool fused_channels_last(const at::Tensor& input, const at::Tensor& weight) {
+bool fused_channels_last(const FusedArgs& args) {
+  if (static_cast<Base>(args.base) == Base::kLinear) return false;
   const auto last = [](const at::Tensor& t) {
     return t.dim() == 4 && t.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
   };
-  return last(input) || last(weight);
+  return last(args.input) || last(args.weight);
 }
 
 int64_t tiled_length(int64_t channels) {
@@ -74,17 +75,12 @@ int64_t tiled_length(int64_t channels) {
   return length;
 }
 
-cpu::FusedRows fused_rows(at::IntArrayRef z_sizes, bool inner) {
+cpu::FusedRows fused_rows(at::IntArrayRef z_sizes, int64_t channels, bool inner) {
   cpu::FusedRows rows;
   rows.total = c10::multiply_integers(z_sizes);
+  rows.channels = channels;
   rows.per_row = !inner;
-  if (inner) {
-    rows.channels = z_sizes.size() == 4 ? z_sizes[1] : z_sizes.back();
-    rows.length = tiled_length(rows.channels);
-  } else {
-    rows.channels = z_sizes[1];
-    rows.length = z_sizes[2] * z_sizes[3];
-  }
+  rows.length = inner ? tiled_length(channels) : z_sizes[2] * z_sizes[3];
   return rows;
 }
 
@@ -92,12 +88,11 @@ cpu::FusedRows flat_rows(int64_t total) { return {total, kShortestRow, 1, false}
 
 c10::SymInt flat_mask_bytes(const c10::SymInt& total) { return (total + 7) / 8; }
 
-c10::SymInt mask_bytes(const SymSizes& z_sizes, bool inner) {
+c10::SymInt mask_bytes(const SymSizes& z_sizes, int64_t channels, bool inner) {
   if (!inner) return z_sizes[0] * z_sizes[1] * ((z_sizes[2] * z_sizes[3] + 7) / 8);
   c10::SymInt total = 1;
   for (const auto& size : z_sizes) total *= size;
-  const c10::SymInt channels = z_sizes.size() == 4 ? z_sizes[1] : z_sizes.back();
-  const int64_t length = tiled_length(channels.guard_int(__FILE__, __LINE__));
+  const int64_t length = tiled_length(channels);
   if (length % 8 == 0) return flat_mask_bytes(total);
   return (total + (length - 1)) / length * ((length + 7) / 8);
 }

@@ -25,7 +25,7 @@ FusedBackwardArgs fused_convolution(const FusedArgs& args);
 int64_t fused_channels(const at::Tensor& weight, int64_t base, int64_t groups);
 
 /// Whether z, and all that is laid out as z, is channels last: the input or the weight is.
-bool fused_channels_last(const at::Tensor& input, const at::Tensor& weight);
+bool fused_channels_last(const FusedArgs& args);
 
 /// Whether the channel is the innermost index of z.
 inline bool channel_inner(int64_t base, bool channels_last) {
@@ -33,14 +33,14 @@ inline bool channel_inner(int64_t base, bool channels_last) {
 }
 
 /// How z, with the given sizes, is cut into rows (kernels/fused.h).
-cpu::FusedRows fused_rows(at::IntArrayRef z_sizes, bool inner);
+cpu::FusedRows fused_rows(at::IntArrayRef z_sizes, int64_t channels, bool inner);
 /// The rows of a tensor that is larger than z, because the skip is; no channels.
 cpu::FusedRows flat_rows(int64_t total);
 
 /// Pixels that one row holds in the channels-last layout, times channels.
 int64_t tiled_length(int64_t channels);
 /// Bytes of a mask laid out as z.
-c10::SymInt mask_bytes(const SymSizes& z_sizes, bool inner);
+c10::SymInt mask_bytes(const SymSizes& z_sizes, int64_t channels, bool inner);
 c10::SymInt flat_mask_bytes(const c10::SymInt& total);
 
 /// Sizes of z + skip, and whether they are those of z.

@@ -49,7 +49,7 @@ class FusedFunction : public torch::autograd::Function<FusedFunction> {
                                const std::optional<Variable>& skip, const FusedArgs& args) {
     at::AutoDispatchBelowADInplaceOrView guard;
     FusedPlan plan;
-    plan.channels_last = fused_channels_last(input, weight);
+    plan.channels_last = fused_channels_last(args);
     plan.save_z = args.batch_norm &&
                   (args.batch_stats || (bn_weight.has_value() && bn_weight->requires_grad()));
     plan.save_mask = args.activation != 0 || args.quantizer.quantizes();
@@ -143,7 +143,7 @@ void fused_autograd(const c10::OperatorHandle&, Stack* stack) {
   }
   at::AutoDispatchBelowADInplaceOrView guard;
   FusedPlan plan;
-  plan.channels_last = fused_channels_last(args.input, args.weight);
+  plan.channels_last = fused_channels_last(args);
   const FusedForward r = call_fused_forward(args, plan);
   torch::jit::push(*stack, r.output, r.scale, r.zero_point);
 }

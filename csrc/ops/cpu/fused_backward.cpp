@@ -23,12 +23,9 @@ template <typename T>
 class Chain {
  public:
   Chain(const FusedBackwardArgs& args, at::IntArrayRef z_sizes)
-      : args_(args),
-        type_(c10::CppTypeToScalarType<T>::value),
-        z_sizes_(z_sizes),
-        inner_(channel_inner(args.base, args.channels_last)) {
-    chain_.rows = fused_rows(z_sizes, inner_);
-    channels_ = chain_.rows.channels;
+      : args_(args), type_(c10::CppTypeToScalarType<T>::value), z_sizes_(z_sizes) {
+    channels_ = fused_channels(args.weight, args.base, args.groups);
+    chain_.rows = fused_rows(z_sizes, channels_, channel_inner(args.base, args.channels_last));
   }
 
   /// Returns the gradient of z in the output's dtype, if a convolution gradient is needed.
@@ -80,7 +77,8 @@ class Chain {
 
   /// The skip was larger than z: mask first, then sum over what was broadcast.
   void reduce_broadcast(FusedGradients& result) {
-    if (chain_.mask != nullptr) {
+    // By the argument: the pointer of an empty mask may be null.
+    if (args_.mask.has_value()) {
       cpu::FusedGradient<T> flat;
       flat.rows = flat_rows(grad_.numel());
       flat.grad = grad_.const_data_ptr<T>();
@@ -152,7 +150,6 @@ class Chain {
   const FusedBackwardArgs& args_;
   const at::ScalarType type_;
   const at::IntArrayRef z_sizes_;
-  const bool inner_;
   int64_t channels_ = 0;
   cpu::FusedGradient<T> chain_;
   at::Tensor grad_, z_;

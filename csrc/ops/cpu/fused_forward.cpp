@@ -134,7 +134,8 @@ class Epilogue {
   /// `z` is dense in its layout. Fills output (unless simulated only), qparams, mask, moments.
   void run(const at::Tensor& z, FusedForward& result) {
     const at::Tensor work = z.to(type_);
-    rows_ = fused_rows(z.sizes(), channel_inner(args_.base, plan_.channels_last));
+    rows_ = fused_rows(z.sizes(), fused_channels(args_.weight, args_.base, args_.groups),
+                       channel_inner(args_.base, plan_.channels_last));
     const T* data = work.const_data_ptr<T>();
     const bool observes = args_.quantizer.observes() && !simulated_;
     const bool by_channel = observes && !args_.skip.has_value() && rows_.total != 0;
@@ -346,7 +347,7 @@ void fused_cpu(const c10::OperatorHandle&, Stack* stack) {
   const FusedArgs args = pop_fused_args(*stack);
   check_fused(args);
   FusedPlan plan;
-  plan.channels_last = fused_channels_last(args.input, args.weight);
+  plan.channels_last = fused_channels_last(args);
   const FusedForward r = call_fused_forward(args, plan);
   torch::jit::push(*stack, r.output, r.scale, r.zero_point);
 }

@@ -41,7 +41,7 @@ FusedForward forward(const FusedArgs& args, const FusedPlan& plan) {
   if (plan.save_mask) {
     c10::SymInt bytes;
     if (output.as_z) {
-      bytes = mask_bytes(z, inner);
+      bytes = mask_bytes(z, fused_channels(args.weight, args.base, args.groups), inner);
     } else {
       c10::SymInt total = 1;
       for (const auto& size : output.sizes) total *= size;
@@ -85,7 +85,7 @@ void fused_meta(const c10::OperatorHandle&, Stack* stack) {
   const FusedArgs args = pop_fused_args(*stack);
   check_fused(args);
   FusedPlan plan;
-  plan.channels_last = fused_channels_last(args.input, args.weight);
+  plan.channels_last = fused_channels_last(args);
   const FusedForward r = forward(args, plan);
   torch::jit::push(*stack, r.output, r.scale, r.zero_point);
 }

@@ -80,12 +80,12 @@ void apply_rows(const FusedApply<T>& args, int64_t begin, int64_t end) {
 template <typename T, bool kPerRow, bool kSkip, Activation kAct>
 void range_rows(const FusedApply<T>& args, int64_t begin, int64_t end, T* lo, T* hi) {
   const FusedRows& rows = args.rows;
-  alignas(64) T lows[kBlock];
-  alignas(64) T highs[kBlock];
-  for (int64_t i = 0; i < kBlock; ++i) {
-    lows[i] = std::numeric_limits<T>::infinity();
-    highs[i] = -std::numeric_limits<T>::infinity();
-  }
+  constexpr T kInfinity = std::numeric_limits<T>::infinity();
+  alignas(64) T values[kBlock];
+  Lanes<T> lows, highs, group;
+  lows.fill(kInfinity);
+  highs.fill(-kInfinity);
+  T lowest = kInfinity, highest = -kInfinity;
   for (int64_t r = begin; r < end; ++r) {
     const int64_t length = rows.length_of(r);
     for (int64_t at = 0; at < length; at += kBlock) {
@@ -96,19 +96,30 @@ void range_rows(const FusedApply<T>& args, int64_t begin, int64_t end, T* lo, T*
       const T* a = coefficient<kPerRow>(args.a, rows, r, at);
       const T* b = coefficient<kPerRow>(args.b, rows, r, at);
       for (int64_t i = 0; i < n; ++i) {
-        const T v =
+        values[i] =
             quant::activate(pre_activation<T, kPerRow, kSkip>(z, skip, a, b, i), kAct, T(6));
-        lows[i] = ((v < lows[i]) | (v != v)) ? v : lows[i];
-        highs[i] = ((v > highs[i]) | (v != v)) ? v : highs[i];
+      }
+      int64_t i = 0;
+      for (; i + kLanes<T> <= n; i += kLanes<T>) {
+        group.load(values + i);
+        lows.lower(group);
+        highs.raise(group);
+      }
+      for (; i < n; ++i) {
+        lowest = lower_of(lowest, values[i]);
+        highest = higher_of(highest, values[i]);
       }
     }
   }
-  *lo = lows[0];
-  *hi = highs[0];
-  for (int64_t i = 1; i < kBlock; ++i) {
-    *lo = lower_of(*lo, lows[i]);
-    *hi = higher_of(*hi, highs[i]);
+  T los[kLanes<T>], his[kLanes<T>];
+  lows.store(los);
+  highs.store(his);
+  for (int i = 0; i < kLanes<T>; ++i) {
+    lowest = lower_of(lowest, los[i]);
+    highest = higher_of(highest, his[i]);
   }
+  *lo = lowest;
+  *hi = highest;
 }
 
 template <typename T, bool kPerRow, bool kSkip, Activation kAct>
