@@ -90,5 +90,8 @@ set(HORIZON_BINDING_SOURCES
 
 set(HORIZON_TEST_SOURCES
     tests/cpp/main.cpp
+    tests/cpp/test_quant_arithmetic.cpp
+    tests/cpp/test_quant_kernels.cpp
+    tests/cpp/test_quant_ops.cpp
     tests/cpp/test_fuse_patterns.cpp
     tests/cpp/test_fuse_planner.cpp)
