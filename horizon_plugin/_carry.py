@@ -87,6 +87,8 @@ def remedy_for(op: str) -> str:
 
 def _name_of(func: Callable[..., Any]) -> str:
     name = getattr(func, "__name__", str(func))
+    if name == "__get__":
+        name = getattr(getattr(func, "__self__", None), "__name__", name)
     return name.strip("_").removesuffix("2d_with_indices")
 
 
@@ -178,6 +180,10 @@ def _to(func: Callable[..., Any], args: tuple, kwargs: dict, tag: Tag) -> Any:
     return _lose(func, out, args, kwargs)
 
 
+def _metadata(func: Callable[..., Any], args: tuple, kwargs: dict, tag: Tag) -> Any:
+    return func(*args, **kwargs)
+
+
 def _setitem(func: Callable[..., Any], args: tuple, kwargs: dict, tag: Tag) -> Any:
     out = func(*args, **kwargs)
     setattr(args[0], TAG, ("lost", "setitem", tag[4]))
@@ -224,11 +230,16 @@ def _fill_rules() -> None:
             func = getattr(place, name, None)
             if func is not None:
                 _RULES[func] = _keep
+    # Under tracing these return tensors.
+    for name in ("size", "stride", "dim", "numel", "nelement", "storage_offset"):
+        _RULES[getattr(t, name)] = _metadata
+    _RULES[t.shape.__get__] = _metadata  # type: ignore[attr-defined]
     for getter in (t.T, t.mT, t.H, t.mH, t.data):
         _RULES[getter.__get__] = _keep  # type: ignore[attr-defined]
     for name in ("max_pool1d", "max_pool2d", "_max_pool1d", "_max_pool2d"):
         _RULES[getattr(F, name)] = _keep
-    _RULES[torch.max_pool2d] = _keep
+    for func in (torch.max_pool2d, torch.ops.aten.alias, torch.ops.aten.alias.default):
+        _RULES[func] = _keep
     _RULES[F.max_pool2d_with_indices] = _keep_first
     for func in (F.relu, F.relu_, torch.relu, torch.relu_, t.relu, t.relu_):
         _RULES[func] = _relu

@@ -15,7 +15,7 @@ from horizon_plugin.nn._pending import operand_output_size, resolve_operands
 
 _GEOMETRY = (
     "in_channels out_channels in_features out_features kernel_size stride padding dilation "
-    "output_padding groups padding_mode _reversed_padding_repeated_twice transposed op_padding "
+    "output_padding groups padding_mode op_padding pad_amounts pad_mode "
     "pads_first op_stride op_dilation op_output_padding op_groups conv_operand _pending_token"
 ).split()
 
@@ -100,7 +100,7 @@ class ConvertedBody(ConvertedLayer, nn.Module):
         if doubled:
             factor, offset = factor * 2.0, offset * 2.0
         if self.pads_first:
-            x = F.pad(x, self._reversed_padding_repeated_twice, mode=self.padding_mode)
+            x = F.pad(x, self.pad_amounts, mode=self.pad_mode)
         return torch.ops.horizon.quantized_conv(
             x,
             x_scale,

@@ -164,7 +164,10 @@ class ConvertedLayer(Layer):
 
 
 def adopt_hooks(target: nn.Module, source: nn.Module) -> None:
-    """Give `target` every hook of `source`, the module that it replaces."""
+    """Give `target` every hook of `source`, the module that it replaces.
+
+    The dictionaries themselves move, so that the user's handles still remove their hooks.
+    """
     for name, value in source.__dict__.items():
         if "hook" in name and isinstance(value, dict):
-            getattr(target, name).update(value)
+            target.__dict__[name] = value

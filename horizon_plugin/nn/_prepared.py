@@ -35,6 +35,10 @@ def op_padding(module: Any) -> tuple[list[int], bool]:
 def describe_base(target: Any) -> None:
     """Set the plain attributes that every group op call takes."""
     target.op_padding, target.pads_first = op_padding(target)
+    target.pad_mode = target.padding_mode if target.pads_first else "constant"
+    target.pad_amounts = (
+        list(target._reversed_padding_repeated_twice) if target.pads_first else [0, 0, 0, 0]
+    )
     linear = isinstance(target, nn.Linear)
     target.op_stride = [1, 1] if linear else list(target.stride)
     target.op_dilation = [1, 1] if linear else list(target.dilation)
@@ -165,7 +169,7 @@ class PreparedBody(PreparedLayer):
             fake_quantize = self.activation_post_process.fake_quant_enabled
             skip_nonfinite = self.activation_post_process.skip_nonfinite
         if self.pads_first:
-            x = F.pad(x, self._reversed_padding_repeated_twice, mode=self.padding_mode)
+            x = F.pad(x, self.pad_amounts, mode=self.pad_mode)
         return torch.ops.horizon.fused(
             x,
             x_scale,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -75,11 +75,12 @@ class FakeQuantize(nn.Module):
     """
 
     _version = 1
-    min_val: Tensor
-    max_val: Tensor
-    observed: Tensor
-    scale: Tensor
-    zero_point: Tensor
+    if TYPE_CHECKING:  # torch.jit would read annotations of attributes as types
+        min_val: Tensor
+        max_val: Tensor
+        observed: Tensor
+        scale: Tensor
+        zero_point: Tensor
 
     def __init__(
         self,

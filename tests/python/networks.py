@@ -83,6 +83,8 @@ class ResNet18(nn.Module):
 
 
 class InvertedResidual(nn.Module):
+    __constants__ = ("residual",)
+
     def __init__(self, inputs: int, outputs: int, stride: int, expand: int) -> None:
         super().__init__()
         hidden = inputs * expand
@@ -98,7 +100,8 @@ class InvertedResidual(nn.Module):
         ]
         self.conv = nn.Sequential(*layers)
         self.residual = stride == 1 and inputs == outputs
-        self.skip_add = FloatFunctional()
+        if self.residual:
+            self.skip_add = FloatFunctional()
 
     def forward(self, x: Tensor) -> Tensor:
         if self.residual:
