@@ -12,6 +12,19 @@ namespace {
 
 constexpr const char* kOp = "quantized_cat";
 
+/// The format that some operand has and every operand lies in; one channel or one pixel lies in any.
+at::MemoryFormat common_format(at::TensorList q) {
+  at::MemoryFormat format = at::MemoryFormat::Contiguous;
+  for (const at::Tensor& operand : q) {
+    if (format == at::MemoryFormat::Contiguous) format = result_format(operand);
+  }
+  for (const at::Tensor& operand : q) {
+    const bool lies_in_it = result_format(operand) == format || operand.is_contiguous(format);
+    if (!lies_in_it) return at::MemoryFormat::Contiguous;
+  }
+  return format;
+}
+
 std::string indexed(const char* name, size_t i) { return c10::str(name, "[", i, "]"); }
 
 }  // namespace
@@ -39,7 +52,6 @@ QuantizedCatShape check_quantized_cat(at::TensorList q, at::TensorList scales,
   QuantizedCatShape out;
   out.dim = dim < 0 ? dim + first.dim() : dim;
   out.sizes.assign(first.sym_sizes().begin(), first.sym_sizes().end());
-  out.format = result_format(first);
   for (const auto i : c10::irange(q.size())) {
     const std::string name = indexed("q", i);
     check_codes(kOp, first, "q[0]", name.c_str(), q[i], indexed("scales", i).c_str(), scales[i],
@@ -53,8 +65,8 @@ QuantizedCatShape check_quantized_cat(at::TensorList q, at::TensorList scales,
           shape_text(q[i]));
     }
     out.sizes[out.dim] = out.sizes[out.dim] + q[i].sym_size(out.dim);
-    if (result_format(q[i]) != out.format) out.format = at::MemoryFormat::Contiguous;
   }
+  out.format = common_format(q);
   check_grid(kOp, first, "q[0]", "scale", scale, "zero_point", zero_point);
   return out;
 }

@@ -11,7 +11,7 @@ namespace horizon::ops {
 ///
 /// `q`: at least one tensor of uint8 codes, shaped alike but for `dim`; `scales`, `zero_points`:
 /// one 0-d tensor for each; `scale`, `zero_point`: the result's. Zero points are stored ones
-/// (0..255). The result is channels_last where every operand is. Raises ValueError or TypeError for
+/// (0..255). The result is channels_last where the operands are. Raises ValueError or TypeError for
 /// arguments that break these rules.
 at::Tensor quantized_cat(at::TensorList q, at::TensorList scales, at::TensorList zero_points,
                          int64_t dim, const at::Tensor& scale, const at::Tensor& zero_point);

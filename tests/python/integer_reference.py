@@ -3,7 +3,8 @@ below 2^53, and the epilogue in numpy's fp32, one rounding at a time."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import random
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -86,7 +87,6 @@ class Group:
     output_padding: tuple[int, int] = (0, 0)
     groups: int = 1
     activation: int = NONE
-    extra: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         n = self.out_channels
@@ -208,4 +208,68 @@ def spread(group: Group, codes_per_sigma: float = 60.0) -> Group:
     group.w_scale = ((torch.rand(n, generator=generator) + 0.5) * target).float()
     group.factor = torch.randn(n, generator=generator, dtype=torch.float64)
     group.offset = torch.randn(n, generator=generator, dtype=torch.float64) * 20 * y_scale
+    return group
+
+
+def random_group(seed: int) -> Group:
+    """A convolution group with everything drawn: base, sizes, layout, grids, skip."""
+    draw = random.Random(seed)
+    base = draw.choice([CONV2D, CONV2D, CONV_TRANSPOSE2D, LINEAR])
+    grids = {
+        "activation": draw.choice([NONE, RELU, RELU6]),
+        "y_scale": draw.choice([None, 0.0625, 0.02]),
+        "x_zero": draw.choice([128, 0, 77, 255]),
+        "y_zero": draw.choice([128, 0, 33]),
+    }
+    if base == LINEAR:
+        inputs = draw.choice([1, 3, 7, 16, 17, 100])
+        outputs = draw.choice([1, 3, 10, 17, 64, 70])
+        lead = draw.choice([(5,), (2, 3), (), (1,)])
+        group = Group(
+            codes(*lead, inputs, seed=seed), weights(outputs, inputs, seed=seed), base=base, **grids
+        )
+    else:
+        kind = draw.choice(["dense", "dense", "groups", "depthwise", "multiplier"])
+        ins, outs = draw.choice([1, 2, 3, 4, 8, 17]), draw.choice([1, 2, 3, 8, 17, 20])
+        groups = 1 if kind == "dense" else draw.choice([2, 4, 5])
+        if kind == "depthwise":
+            groups, ins, outs = draw.choice([3, 16, 17, 33, 64, 70]), 1, 1
+        elif kind == "multiplier":
+            groups, ins, outs = draw.choice([3, 16]), 1, draw.choice([2, 3])
+        kernel = (draw.choice([1, 2, 3, 4]), draw.choice([1, 2, 3, 5]))
+        stride = (draw.choice([1, 2, 3]), draw.choice([1, 2, 5]))
+        dilation = (draw.choice([1, 2]), draw.choice([1, 1, 3]))
+        span = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+        size = (span[0] + draw.choice([0, 3, 4]), span[1] + draw.choice([0, 2, 8]))
+        output_padding = (0, 0)
+        if base == CONV2D:
+            padding = draw.choice([(0, 0), (1, 2), (2, 0, 1, 3), (0, 1, 0, 0)])
+            w = weights(groups * outs, ins, *kernel, seed=seed)
+        else:
+            padding = draw.choice([(0, 0), (1, 0), (1, 1)])
+            if min(size) * min(stride) < 4:
+                padding = (0, 0)
+            output_padding = (min(1, max(stride[0], dilation[0]) - 1), 0)
+            w = weights(groups * ins, outs, *kernel, seed=seed)
+        x = codes(draw.choice([1, 2]), groups * ins, *size, seed=seed)
+        if draw.random() < 0.5:
+            x = x.contiguous(memory_format=torch.channels_last)
+        if draw.random() < 0.1:
+            x = x[0]
+        group = Group(
+            x,
+            w,
+            base=base,
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
+            output_padding=output_padding,
+            groups=groups,
+            **grids,
+        )
+    spread(group)
+    if draw.random() < 0.4:
+        shape = [1 if draw.random() < 0.3 else n for n in group.sums().shape]
+        group.skip = codes(*shape[draw.choice([0, 0, 1]) :], seed=seed + 1)
+        group.skip_zero = draw.choice([0, 128, 5])
     return group
