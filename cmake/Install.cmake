@@ -11,8 +11,19 @@ install(TARGETS horizon_plugin EXPORT HorizonPluginTargets LIBRARY DESTINATION l
 if(HORIZON_BUILD_PYTHON)
   install(TARGETS _C LIBRARY DESTINATION .)
 endif()
-install(DIRECTORY csrc/ DESTINATION include/horizon FILES_MATCHING PATTERN "*.h"
-        PATTERN "bindings" EXCLUDE PATTERN "cpu" EXCLUDE)
+# Bindings, kernels and argument checks are the library's own.
+install(
+  DIRECTORY csrc/
+  DESTINATION include/horizon
+  FILES_MATCHING
+  PATTERN "*.h"
+  PATTERN "bindings" EXCLUDE
+  PATTERN "cpu" EXCLUDE
+  PATTERN "autograd" EXCLUDE
+  PATTERN "meta" EXCLUDE
+  PATTERN "*check*.h" EXCLUDE
+  PATTERN "*_shapes.h" EXCLUDE
+  PATTERN "pch.h" EXCLUDE)
 
 set(HORIZON_CMAKE_DIR share/cmake/HorizonPlugin)
 # In place, the package lies in the source tree and PyTorch does not lie beside it.

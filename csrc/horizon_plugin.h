@@ -1,5 +1,18 @@
 #pragma once
 
-// What a C++ program needs of horizon-plugin. Linking the library is enough to run TorchScript
-// files that use its operators (torch.ops.horizon); the headers below declare them for C++ callers.
+// Everything a C++ program uses. Linking the library is enough to run TorchScript files that hold
+// its operators (torch.ops.horizon); the headers below declare them for direct calls.
+#include "ops/codes_io.h"
+#include "ops/fake_quantize.h"
+#include "ops/fold_batch_norm.h"
+#include "ops/fused.h"
+#include "ops/observe.h"
+#include "ops/quantize_activation.h"
+#include "ops/quantized_affine.h"
+#include "ops/quantized_binary.h"
+#include "ops/quantized_cat.h"
+#include "ops/quantized_conv.h"
+#include "ops/quantized_pool.h"
+#include "ops/straight_through.h"
+#include "ops/weights.h"
 #include "version.h"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -193,6 +194,19 @@ class Grid(torch.nn.Module):
         return torch.ops.horizon.fake_quantize_per_tensor(x, scale, zero_point, -3, 3)
 
 
+def test_installed_headers_include_only_installed_headers() -> None:
+    include = Path(horizon_plugin.cmake_dir).parents[2] / "include" / "horizon"
+    headers = list(include.rglob("*.h"))
+    assert include / "horizon_plugin.h" in headers
+    missing = [
+        f"{header.relative_to(include)}: {name}"
+        for header in headers
+        for name in re.findall(r'#include "(.*)"', header.read_text())
+        if not (include / name).exists()
+    ]
+    assert missing == []
+
+
 def run_tool(*command: str, succeeds: bool = True) -> str:
     """Run a command of this environment or of PATH and return what it printed."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -209,9 +223,11 @@ def run_tool(*command: str, succeeds: bool = True) -> str:
 
 def configure(build: Path, *options: str, succeeds: bool = True) -> str:
     source = ROOT / "tests" / "python" / "consumer"
+    launcher = shutil.which("ccache") or ""
     return run_tool(
         *("cmake", "-S", str(source), "-B", str(build), "-G", "Ninja"),
-        f"-DHorizonPlugin_DIR={_library.cmake_dir}",
+        f"-DHorizonPlugin_DIR={horizon_plugin.cmake_dir}",
+        f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}",
         *options,
         succeeds=succeeds,
     )
