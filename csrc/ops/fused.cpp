@@ -126,7 +126,8 @@ FusedForward call_fused_forward(const FusedArgs& args, const FusedPlan& plan) {
   static const c10::OperatorHandle op = find("horizon::_fused_forward");
   Stack stack;
   push_arguments(stack, args);
-  torch::jit::push(stack, plan.channels_last, plan.save_z, plan.save_mask, plan.save_codes);
+  torch::jit::push(stack, plan.channels_last, plan.save_z, plan.save_mask, plan.save_moments,
+                   plan.save_codes);
   auto r = call<7>(op, stack);
   return {r[0], r[1], r[2], r[3], r[4], r[5], r[6]};
 }
@@ -151,13 +152,14 @@ FusedArgs pop_fused_args(Stack& stack) {
 }
 
 std::pair<FusedArgs, FusedPlan> pop_fused_forward(Stack& stack) {
-  Reader in(stack, kArgumentCount + 4);
+  Reader in(stack, kArgumentCount + 5);
   std::pair<FusedArgs, FusedPlan> result{read_arguments(in), {}};
   result.second.channels_last = in.boolean();
   result.second.save_z = in.boolean();
   result.second.save_mask = in.boolean();
+  result.second.save_moments = in.boolean();
   result.second.save_codes = in.boolean();
-  torch::jit::drop(stack, kArgumentCount + 4);
+  torch::jit::drop(stack, kArgumentCount + 5);
   return result;
 }
 
@@ -205,10 +207,11 @@ TORCH_LIBRARY_FRAGMENT(horizon, m) {
   const auto define = [&](const std::string& schema) { m.def(schema.c_str()); };
   define("fused(" + kArguments +
          ") -> (Tensor output, Tensor output_scale, Tensor output_zero_point)");
-  define("_fused_forward(" + kArguments +
-         ", bool channels_last, bool save_z, bool save_mask, bool save_codes) -> "
-         "(Tensor output, Tensor output_scale, Tensor output_zero_point, Tensor z, Tensor mask, "
-         "Tensor moments, Tensor codes)");
+  define(
+      "_fused_forward(" + kArguments +
+      ", bool channels_last, bool save_z, bool save_mask, bool save_moments, bool save_codes) -> "
+      "(Tensor output, Tensor output_scale, Tensor output_zero_point, Tensor z, Tensor mask, "
+      "Tensor moments, Tensor codes)");
   define(
       "_fused_backward(Tensor grad, Tensor? z, Tensor? mask, Tensor? moments, Tensor input, "
       "Tensor? input_scale, Tensor? input_zero_point, Tensor weight, Tensor? bn_weight, "

@@ -48,6 +48,7 @@ struct FusedPlan {
   bool channels_last = false;
   bool save_z = false;
   bool save_mask = false;
+  bool save_moments = false;
   bool save_codes = false;
 };
 

@@ -53,6 +53,7 @@ class FusedFunction : public torch::autograd::Function<FusedFunction> {
     plan.save_z = args.batch_norm &&
                   (args.batch_stats || (bn_weight.has_value() && bn_weight->requires_grad()));
     plan.save_mask = args.activation != 0 || args.quantizer.quantizes();
+    plan.save_moments = args.batch_norm;
     plan.save_codes = args.input_scale.has_value();
     const FusedForward result = call_fused_forward(args, plan);
 

@@ -179,13 +179,14 @@ class Epilogue {
       observe_range(args_.quantizer, static_cast<double>(range.first),
                     static_cast<double>(range.second), "output");
     }
-    if (args_.batch_stats) update_running(args_, moments, count);
-    if (args_.batch_norm) result.moments = pack_moments(n);
     if (args_.quantizer.quantizes()) {
       const GridValues grid = read_grid("fused", args_.quantizer);
       apply.grid = grid_of<T>(grid);
       std::tie(result.scale, result.zero_point) = returned_qparams(grid);
     }
+    // Last of all that can fail, so that a refused batch leaves the statistics alone.
+    if (args_.batch_stats) update_running(args_, moments, count);
+    if (plan_.save_moments) result.moments = pack_moments(n);
     if (plan_.save_mask) {
       result.mask = at::empty({mask_size(out_rows)}, at::device(at::kCPU).dtype(at::kByte));
       apply.mask = result.mask.template mutable_data_ptr<uint8_t>();
@@ -255,20 +256,28 @@ class Epilogue {
   at::Tensor skip_;
 };
 
-/// Codes of an input that lies on the grid of `scale`, laid out as the convolution wants it.
-at::Tensor encode(const at::Tensor& input, const at::Tensor& scale, const at::Tensor& zero_point,
-                  bool channels_last) {
+struct InputGrid {
+  float scale, zero_point;
+};
+
+InputGrid read_input_grid(const FusedArgs& args) {
+  const float scale = read_scale("fused", "input_scale", *args.input_scale);
+  const int32_t zero_point = read_zero_point("fused", "input_zero_point", *args.input_zero_point,
+                                             quant::kStoredMin, quant::kStoredMax);
+  return {scale, static_cast<float>(zero_point)};
+}
+
+/// Codes of an input that lies on `grid`, laid out as the convolution wants it.
+at::Tensor encode(const at::Tensor& input, const InputGrid& grid, bool channels_last) {
   const at::Tensor x = laid_out(input, channels_last).to(compute_type(input.scalar_type()));
   const at::Tensor codes = at::empty_like(x, x.options().dtype(at::kByte));
-  const float s = read_scale("fused", "input_scale", scale);
-  const auto z = static_cast<float>(read_zero_point("fused", "input_zero_point", zero_point,
-                                                    quant::kStoredMin, quant::kStoredMax));
   auto* out = codes.mutable_data_ptr<uint8_t>();
   const auto run = [&](const auto* data) {
     using T = std::decay_t<decltype(*data)>;
     at::parallel_for(0, x.numel(), 1 << 15, [&](int64_t begin, int64_t end) {
-      cpu::fused_kernels().of<T>().encode(data + begin, end - begin, static_cast<T>(1.0F / s),
-                                          static_cast<T>(z), out + begin);
+      cpu::fused_kernels().of<T>().encode(data + begin, end - begin,
+                                          static_cast<T>(1.0F / grid.scale),
+                                          static_cast<T>(grid.zero_point), out + begin);
     });
   };
   if (x.scalar_type() == at::kDouble) {
@@ -320,8 +329,10 @@ FusedForward forward(const FusedArgs& args, const FusedPlan& plan) {
   result.mask = none(at::kByte);
   result.codes = none(at::kByte);
   result.moments = none(statistics);
+  InputGrid grid{1, 0};
+  if (args.input_scale.has_value()) grid = read_input_grid(args);
   if (args.integer) run_integer(args, plan, result);
-  if (!args.integer || plan.save_z || plan.save_mask || args.batch_norm) {
+  if (!args.integer || plan.save_z || plan.save_mask || plan.save_moments) {
     const at::Tensor input = laid_out(batched(args.input, args.base), plan.channels_last);
     const at::Tensor weight = args.quantize_weight
                                   ? fake_quantize_weight(args.weight, args.base, args.groups)
@@ -335,10 +346,7 @@ FusedForward forward(const FusedArgs& args, const FusedPlan& plan) {
       Epilogue<float>(args, plan, args.integer).run(z, result);
     }
   }
-  if (plan.save_codes) {
-    result.codes =
-        encode(args.input, *args.input_scale, *args.input_zero_point, plan.channels_last);
-  }
+  if (plan.save_codes) result.codes = encode(args.input, grid, plan.channels_last);
   if (drops_batch(args)) result.output = result.output.squeeze(0);
   return result;
 }

@@ -50,7 +50,7 @@ FusedForward forward(const FusedArgs& args, const FusedPlan& plan) {
     result.mask = empty({&bytes, 1}, at::kByte, input, false);
   }
   result.moments = none(statistics_type(type), input);
-  if (args.batch_norm) {
+  if (plan.save_moments) {
     const int64_t channels = fused_channels(args.weight, args.base, args.groups);
     result.moments = at::empty({2, channels}, input.options().dtype(statistics_type(type)));
   }
