@@ -3,7 +3,7 @@
 // usage: run_digits MODEL.pt TEST.pt OUT.pt [BATCH]
 //
 // TEST.pt holds {"noisy": [N, 1, 8, 8], "clean": the same, "labels": [N]} as saved by torch.save;
-// OUT.pt receives {"logits", "image", "milliseconds"}.
+// OUT.pt receives (logits, images, milliseconds).
 #include <horizon_plugin.h>
 #include <torch/script.h>
 #include <torch/serialize.h>
@@ -71,11 +71,7 @@ void run(const std::string& model_path, const std::string& test_path, const std:
             << " test digits, accuracy " << accuracy << " %, PSNR " << -10.0 * std::log10(mse)
             << " dB, " << best << " ms a batch of " << parts[0].size(0) << "\n";
 
-  c10::Dict<std::string, at::Tensor> result;
-  result.insert("logits", all_logits);
-  result.insert("image", all_images);
-  result.insert("milliseconds", at::scalar_tensor(best));
-  save_pickle(result, out_path);
+  save_pickle(c10::ivalue::Tuple::create(all_logits, all_images, at::scalar_tensor(best)), out_path);
 }
 
 }  // namespace

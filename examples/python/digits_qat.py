@@ -198,7 +198,7 @@ def gain_of_fusing_the_add(source: DigitsNet, train_data: Digits, test: Digits) 
     return noise[False] - noise[True]
 
 
-def run_in_fresh_python(script: Path, data_file: Path, out: Path) -> dict[str, Tensor]:
+def run_in_fresh_python(script: Path, data_file: Path, out: Path) -> tuple[Tensor, ...]:
     """Load the TorchScript file in a new process, which knows nothing but the library."""
     code = (
         "import sys, time, torch, horizon_plugin\n"
@@ -210,9 +210,8 @@ def run_in_fresh_python(script: Path, data_file: Path, out: Path) -> dict[str, T
         "for _ in range(20):\n"
         "    start = time.perf_counter(); model(parts[0])\n"
         "    best = min(best, time.perf_counter() - start)\n"
-        "torch.save({'logits': torch.cat([o[0] for o in outs]),\n"
-        "            'image': torch.cat([o[1] for o in outs]),\n"
-        "            'milliseconds': torch.tensor(best * 1e3)}, sys.argv[3])\n"
+        "torch.save((torch.cat([o[0] for o in outs]), torch.cat([o[1] for o in outs]),\n"
+        "            torch.tensor(best * 1e3)), sys.argv[3])\n"
     )
     subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code, script, data_file, out, str(BATCH)], check=True
@@ -220,7 +219,7 @@ def run_in_fresh_python(script: Path, data_file: Path, out: Path) -> dict[str, T
     return torch.load(out, weights_only=True)
 
 
-def run_in_cpp(script: Path, data_file: Path, out: Path, build: Path) -> dict[str, Tensor]:
+def run_in_cpp(script: Path, data_file: Path, out: Path, build: Path) -> tuple[Tensor, ...]:
     """Build examples/cpp and run the same file without Python."""
     source = HERE.parent / "cpp"
     cmake = Path(sys.executable).parent / "cmake"
@@ -365,17 +364,17 @@ def main() -> int:
         results["TorchScript in C++"] = run_in_cpp(
             script_file, out / "test.pt", out / "from_cpp.pt", out / "cpp-build"
         )
-    for stage, result in results.items():
+    for stage, (logits, image, milliseconds) in results.items():
         rows.append(
             Row(
                 stage,
-                accuracy_of(result["logits"], test),
-                psnr_of(result["image"], test),
+                accuracy_of(logits, test),
+                psnr_of(image, test),
                 script_file.stat().st_size,
-                result["milliseconds"].item(),
+                milliseconds.item(),
             )
         )
-        outputs[stage] = (result["logits"], result["image"])
+        outputs[stage] = (logits, image)
 
     gain = gain_of_fusing_the_add(float_model, train_data, test)
     draw(out / "digits.png", test, outputs["float"][1], outputs["int8"][1], model)

@@ -264,6 +264,7 @@ class PreparedBody(PreparedLayer):
                 and (quantizer is None or quantizer.fake_quant_enabled)
             )
             observe = quantizer is not None and quantizer.moves()
+            seen = -1 if quantizer is None else quantizer.watch(observe)
             try:
                 y, scale, zero_point = self._group(
                     x,
@@ -284,6 +285,7 @@ class PreparedBody(PreparedLayer):
                 if not weight_quantized:
                     return _carry.set_tag(y, ("off", self._path))
                 return _carry.set_tag(y, ("lost", "high-precision output", self._path))
+            quantizer.warn_if_skipped(y, seen, self._path)
             if quantizer.fake_quant_enabled:
                 return _carry.set_tag(y, ("grid", scale, zero_point, 0, self._path))
             return _carry.set_tag(y, ("off", self._path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -130,6 +131,7 @@ class FakeQuantize(nn.Module):
         self.observer_enabled = True
         self.fake_quant_enabled = True
         self.calibrating = False
+        self.warned = False
         self.register_buffer("min_val", torch.zeros(()))
         self.register_buffer("max_val", torch.zeros(()))
         self.register_buffer("observed", torch.zeros((), dtype=torch.int64))
@@ -163,6 +165,25 @@ class FakeQuantize(nn.Module):
         """The zero point of the uint8 codes."""
         return self.zero_point - self.quant_min
 
+    def watch(self, observe: bool) -> int:
+        """The batches seen so far, if a skipped one is to be noticed; else -1."""
+        if not (observe and self.skip_nonfinite) or torch.compiler.is_compiling():
+            return -1
+        # On a GPU reading the count would stop the queue: the range just stays.
+        return -1 if self.observed.is_cuda else int(self.observed)
+
+    def warn_if_skipped(self, x: Tensor, seen: int, producer: str) -> None:
+        """Say once that a batch with NaN or inf did not move the range."""
+        if seen < 0 or x.numel() == 0 or int(self.observed) != seen or self.warned:
+            return
+        self.warned = True
+        warnings.warn(
+            f"{producer}: a batch with nan or inf was skipped, its range stays (nan_policy='skip'; "
+            "said once)",
+            UserWarning,
+            stacklevel=4,
+        )
+
     def quantize(self, x: Tensor, observe: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Observe if asked, then fake-quantize: result, scale, stored zero point."""
         return torch.ops.horizon.quantize_activation(
@@ -187,7 +208,10 @@ class FakeQuantize(nn.Module):
             if not self.fake_quant_enabled and not self.moves():
                 y = torch.ops.aten.alias(x)
                 return _carry.set_tag(y, ("off", producer))
-            y, scale, zero_point = self.quantize(x, self.moves())
+            moves = self.moves()
+            seen = self.watch(moves)
+            y, scale, zero_point = self.quantize(x, moves)
+            self.warn_if_skipped(x, seen, producer)
             if self.fake_quant_enabled:
                 return _carry.set_tag(y, ("grid", scale, zero_point, 0, producer))
             return _carry.set_tag(y, ("off", producer))
