@@ -21,6 +21,7 @@ from fused_group import (
     Quantizer,
     copies,
 )
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 GROUPS = [
@@ -78,7 +79,13 @@ def test_opcheck_passes_for_the_inner_ops(channels_last: bool) -> None:
     t["input_scale"], t["input_zero_point"] = torch.tensor(0.05), torch.tensor(128)
     ops = torch.ops.horizon
     arguments = group.arguments(t, Quantizer(), quantize_weight=True)
-    saves = {"channels_last": channels_last, "save_z": True, "save_mask": True, "save_codes": True}
+    saves = {
+        "channels_last": channels_last,
+        "save_z": True,
+        "save_mask": True,
+        "save_moments": True,
+        "save_codes": True,
+    }
     torch.library.opcheck(ops._fused_forward.default, (), {**arguments, **saves})
     y, _, _, z, mask, moments, codes = ops._fused_forward(**arguments, **saves)
     geometry = (CONV, [1, 1], [1, 1], [1, 1], [0, 0], 1)
@@ -268,12 +275,11 @@ def test_double_backward_is_a_clear_error() -> None:
 
 
 def test_a_forward_mode_tangent_is_a_clear_error() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import torch.autograd.forward_ad as forward_ad
     group = Group()
     t = group.tensors()
     with forward_ad.dual_level():
-        t["input"] = forward_ad.make_dual(t["input"], torch.ones_like(t["input"]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            t["input"] = forward_ad.make_dual(t["input"], torch.ones_like(t["input"]))
         with pytest.raises(NotImplementedError, match="fused: 'input' must be used in reverse"):
             group.fused(t)
