@@ -90,6 +90,7 @@ set(HORIZON_BINDING_SOURCES
 
 set(HORIZON_TEST_SOURCES
     tests/cpp/main.cpp
+    tests/cpp/test_fused_kernels.cpp
     tests/cpp/test_integer_kernels.cpp
     tests/cpp/test_integer_ops.cpp
     tests/cpp/test_quant_arithmetic.cpp
