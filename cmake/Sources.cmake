@@ -12,7 +12,8 @@ set(HORIZON_KERNEL_SOURCES
     csrc/ops/cpu/kernels/gemm.cpp
     csrc/ops/cpu/kernels/gemm_vnni.cpp
     csrc/ops/cpu/kernels/depthwise.cpp
-    csrc/ops/cpu/kernels/codes.cpp)
+    csrc/ops/cpu/kernels/codes.cpp
+    csrc/ops/cpu/kernels/max_pool.cpp)
 
 # Ops: checked entries and schemas, and their backends.
 set(HORIZON_OP_SOURCES
@@ -50,18 +51,21 @@ set(HORIZON_OP_SOURCES
     csrc/ops/quantized_affine.cpp
     csrc/ops/quantized_binary.cpp
     csrc/ops/quantized_cat.cpp
+    csrc/ops/quantized_max_pool.cpp
     csrc/ops/quantized_pool.cpp
     csrc/ops/autograd/quantized.cpp
     csrc/ops/meta/quantized_affine.cpp
     csrc/ops/meta/quantized_binary.cpp
     csrc/ops/meta/quantized_cat.cpp
     csrc/ops/meta/quantized_conv.cpp
+    csrc/ops/meta/quantized_max_pool.cpp
     csrc/ops/meta/quantized_pool.cpp
     csrc/ops/cpu/nhwc.cpp
     csrc/ops/cpu/quantized_affine.cpp
     csrc/ops/cpu/quantized_binary.cpp
     csrc/ops/cpu/quantized_cat.cpp
     csrc/ops/cpu/quantized_conv.cpp
+    csrc/ops/cpu/quantized_max_pool.cpp
     csrc/ops/cpu/quantized_pool.cpp
     csrc/ops/cpu/quantized_conv_run.cpp
     csrc/ops/fused.cpp
@@ -92,6 +96,7 @@ set(HORIZON_TEST_SOURCES
     tests/cpp/main.cpp
     tests/cpp/test_fused_kernels.cpp
     tests/cpp/test_integer_kernels.cpp
+    tests/cpp/test_integer_max_pool.cpp
     tests/cpp/test_integer_ops.cpp
     tests/cpp/test_quant_arithmetic.cpp
     tests/cpp/test_quant_kernels.cpp

@@ -4,26 +4,12 @@
 #include <c10/util/irange.h>
 #include <torch/library.h>
 
-#include <limits>
-
 #include "ops/checks.h"
 #include "ops/integer_checks.h"
+#include "ops/pool_shapes.h"
 
 namespace horizon::ops {
 namespace {
-
-constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();
-
-std::array<int64_t, 2> read_pair(const char* op, const char* name, at::IntArrayRef list,
-                                 int64_t least) {
-  HORIZON_CHECK_VALUE(list.size() == 1 || list.size() == 2, op, name, "of one or two entries",
-                      shape_text(list));
-  for (const int64_t entry : list) {
-    HORIZON_CHECK_VALUE(entry >= least && entry <= kLargest, op, name,
-                        c10::str("at least ", least, " and at most ", kLargest), shape_text(list));
-  }
-  return {list[0], list.back()};
-}
 
 /// Everything but the last two sizes and the format, which are q's.
 QuantizedPoolShape check_image(const char* op, const at::Tensor& q, const at::Tensor& q_scale,
@@ -31,17 +17,7 @@ QuantizedPoolShape check_image(const char* op, const at::Tensor& q, const at::Te
                                const at::Tensor& zero_point) {
   check_codes(op, q, "q", "q", q, "q_scale", q_scale, "q_zero_point", q_zero_point);
   check_grid(op, q, "q", "scale", scale, "zero_point", zero_point);
-  HORIZON_CHECK_VALUE(q.dim() == 3 || q.dim() == 4, op, "q",
-                      "[channels, height, width] or [batch, channels, height, width]",
-                      shape_text(q));
-  QuantizedPoolShape out;
-  for (const auto d : c10::irange(q.dim())) {
-    HORIZON_CHECK_VALUE((d == 0 && q.dim() == 4) || q.sym_size(d) >= 1, op, "q",
-                        "non-empty but for the batch", shape_text(q));
-    if (d < q.dim() - 2) out.sizes.push_back(q.sym_size(d));
-  }
-  out.format = q.dim() == 4 ? result_format(q) : at::MemoryFormat::Contiguous;
-  return out;
+  return check_pooled_image(op, q);
 }
 
 }  // namespace
@@ -86,22 +62,8 @@ QuantizedPoolShape check_quantized_avg_pool2d(const at::Tensor& q, const at::Ten
                                               const at::Tensor& zero_point) {
   constexpr const char* kOp = "quantized_avg_pool2d";
   QuantizedPoolShape out = check_image(kOp, q, q_scale, q_zero_point, scale, zero_point);
-  out.kernel = read_pair(kOp, "kernel_size", kernel_size, 1);
-  out.stride = stride.empty() ? out.kernel : read_pair(kOp, "stride", stride, 1);
-  out.padding = read_pair(kOp, "padding", padding, 0);
   HORIZON_CHECK_VALUE(divisor_override.value_or(1) != 0, kOp, "divisor_override", "not zero", 0);
-  for (const auto axis : c10::irange(2)) {
-    HORIZON_CHECK_VALUE(out.padding[axis] <= out.kernel[axis] / 2, kOp, "padding",
-                        "at most half the kernel", shape_text(padding));
-    const c10::SymInt size = q.sym_size(q.dim() - 2 + axis);
-    const c10::SymInt room = size + 2 * out.padding[axis] - out.kernel[axis];
-    HORIZON_CHECK_VALUE(room >= 0, kOp, "kernel_size", "no larger than 'q' with its padding",
-                        shape_text(kernel_size));
-    c10::SymInt count = (room + (ceil_mode ? out.stride[axis] - 1 : 0)) / out.stride[axis] + 1;
-    // The last window starts inside the image or its padding in front.
-    if (ceil_mode && (count - 1) * out.stride[axis] >= size + out.padding[axis]) count = count - 1;
-    out.sizes.push_back(count);
-  }
+  check_pool_windows(kOp, q, kernel_size, stride, padding, ceil_mode, out);
   return out;
 }
 

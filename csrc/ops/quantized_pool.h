@@ -35,6 +35,7 @@ at::Tensor quantized_mean(const at::Tensor& q, const at::Tensor& q_scale,
 /// The checked arguments of a pooling, whose result is [.., channels, height, width].
 struct QuantizedPoolShape {
   std::array<int64_t, 2> kernel, stride, padding;
+  std::array<int64_t, 2> dilation{1, 1};
   c10::SymDimVector sizes;
   at::MemoryFormat format;
 };

@@ -8,6 +8,7 @@
 #include "ops/cpu/kernels/fake_quantize.h"
 #include "ops/cpu/kernels/fused.h"
 #include "ops/cpu/kernels/gemm.h"
+#include "ops/cpu/kernels/max_pool.h"
 #include "ops/cpu/kernels/observe.h"
 
 namespace horizon::cpu {
@@ -81,6 +82,7 @@ HORIZON_DEFINE_SELECTOR(DepthwiseKernels, depthwise_kernels);
 HORIZON_DEFINE_SELECTOR(FakeQuantizeKernels, fake_quantize_kernels);
 HORIZON_DEFINE_SELECTOR(FusedKernels, fused_kernels);
 HORIZON_DEFINE_SELECTOR(GemmKernels, gemm_kernels);
+HORIZON_DEFINE_SELECTOR(MaxPoolKernels, max_pool_kernels);
 HORIZON_DEFINE_SELECTOR(ObserveKernels, observe_kernels);
 
 const GemmKernels& best_gemm_kernels() {

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+
+#include "ops/cpu/dispatch.h"
+
+namespace horizon::cpu {
+
+/// The windows along one axis: window i takes the entries at i * stride - padding + t * dilation,
+/// t < kernel, that lie inside the image.
+struct MaxPoolAxis {
+  int64_t size;   ///< of the image
+  int64_t count;  ///< of the windows
+  int64_t kernel, stride, padding, dilation;
+};
+
+struct MaxPoolKernels {
+  /// The largest codes of the windows in one row of the result. `plane`: [y size][x size][channels]
+  /// codes; `scratch`: room for two of its rows; `output`: [x count][channels].
+  void (*row)(const uint8_t* plane, const MaxPoolAxis& y_axis, const MaxPoolAxis& x_axis,
+              int64_t channels, int64_t row, uint8_t* scratch, uint8_t* output);
+};
+
+HORIZON_DECLARE_KERNELS(MaxPoolKernels, max_pool_kernels);
+
+}  // namespace horizon::cpu
