@@ -161,7 +161,45 @@ def _pad(func: Callable[..., Any], args: tuple, kwargs: dict, tag: Tag) -> Any:
     if value not in (None, 0):
         return _other(func, args, kwargs)
     _needs_trace("pad")
-    return _retag(F.pad(given["input"], given["pad"], value=int(tag[2])), tag)
+    # Centred codes are padded with 0: reading the zero point as a number would break tracing.
+    zero_point = tag[2].to(torch.int16)
+    padded = F.pad(given["input"].to(torch.int16) - zero_point, given["pad"])
+    return _retag((padded + zero_point).to(torch.uint8), tag)
+
+
+def _max_pool(func: Callable[..., Any], args: tuple, kwargs: dict, tag: Tag) -> Any:
+    if tag[0] == "grid":
+        return _keep(func, args, kwargs, tag)
+    names = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    if given.pop("return_indices", False):
+        return _other(func, args, kwargs)
+    if not torch.compiler.is_compiling() and not given["input"].is_contiguous():
+        _needs_trace("max_pool2d")  # torch's own refuses larger channels_last images of uint8
+    return _retag(max_pool_codes(**{n: given[n] for n in names if n in given}), tag)
+
+
+def max_pool_codes(
+    input: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """`F.max_pool2d` of uint8 codes, in either memory format."""
+
+    def pair(value: Any) -> list[int]:
+        return [value] if isinstance(value, int) else list(value)
+
+    return torch.ops.horizon.quantized_max_pool2d(
+        input,
+        pair(kernel_size),
+        [] if stride is None else pair(stride),
+        pair(padding),
+        pair(dilation),
+        ceil_mode,
+    )
 
 
 def _adaptive_max_pool(func: Callable[..., Any], args: tuple, kwargs: dict, tag: Tag) -> Any:
@@ -236,9 +274,10 @@ def _fill_rules() -> None:
     _RULES[t.shape.__get__] = _metadata  # type: ignore[attr-defined]
     for getter in (t.T, t.mT, t.H, t.mH, t.data):
         _RULES[getter.__get__] = _keep  # type: ignore[attr-defined]
-    for name in ("max_pool1d", "max_pool2d", "_max_pool1d", "_max_pool2d"):
-        _RULES[getattr(F, name)] = _keep
-    for func in (torch.max_pool2d, torch.ops.aten.alias, torch.ops.aten.alias.default):
+    for name in ("max_pool2d", "_max_pool2d"):
+        _RULES[getattr(F, name)] = _max_pool
+    _RULES[torch.max_pool2d] = _max_pool
+    for func in (torch.ops.aten.alias, torch.ops.aten.alias.default):
         _RULES[func] = _keep
     _RULES[F.max_pool2d_with_indices] = _keep_first
     for func in (F.relu, F.relu_, torch.relu, torch.relu_, t.relu, t.relu_):

@@ -362,8 +362,12 @@ class ConvertedPassing(ConvertedLayer, nn.Module):
         _family.adopt(self, source)
         adopt_hooks(self, source)
         self.init_layer(path)
+        self.describe()
         self.training = False
         return self
+
+    def describe(self) -> None:
+        """Derive what `_run` needs from the attributes of the float module."""
 
     def _run(self, x: Tensor, zero_point: Tensor) -> Tensor:
         raise NotImplementedError
@@ -403,6 +407,27 @@ class ConvertedReLU(ConvertedPassing):
 
     def _plain(self, x: Tensor) -> Tensor:
         return F.relu(x, inplace=self.inplace)
+
+
+class ConvertedMaxPool2d(ConvertedPassing):
+    """Max pooling on codes."""
+
+    def describe(self) -> None:
+        """The op's arguments as lists."""
+        self.op_kernel = _pair(self.kernel_size)
+        self.op_stride = _pair(self.stride)
+        self.op_padding = _pair(self.padding)
+        self.op_dilation = _pair(self.dilation)
+
+    def _run(self, x: Tensor, zero_point: Tensor) -> Tensor:
+        return torch.ops.horizon.quantized_max_pool2d(
+            x, self.op_kernel, self.op_stride, self.op_padding, self.op_dilation, self.ceil_mode
+        )
+
+    def _plain(self, x: Tensor) -> Tensor:
+        return F.max_pool2d(
+            x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode
+        )
 
 
 class ConvertedAdaptiveMaxPool2d(ConvertedPassing):

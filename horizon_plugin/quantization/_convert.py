@@ -59,7 +59,7 @@ def _warn(model: nn.Module) -> None:
 def _replacement(module: nn.Module, path: str, mapping: dict[Any, Any]) -> nn.Module | None:
     cls = mapping.get(type(module)) or _modules.converted_class(module)
     if cls is None:
-        passing = _modules.zero_point_class(module)
+        passing = _modules.passing_class(module)
         return None if passing is None else passing.from_float(module, path)
     try:
         new = cls.from_prepared(module)

@@ -65,8 +65,9 @@ _CONVERTED: dict[type[nn.Module], Any] = {
     **{cls: quantized.FAMILY[variant] for variant, cls in qat.FAMILY.items()},
 }
 
-_READS_ZERO_POINT: dict[type[nn.Module], Any] = {
+_PASSING_ON_CODES: dict[type[nn.Module], Any] = {
     nn.ReLU: _unary.ConvertedReLU,
+    nn.MaxPool2d: _unary.ConvertedMaxPool2d,
     nn.AdaptiveMaxPool2d: _unary.ConvertedAdaptiveMaxPool2d,
 }
 
@@ -95,9 +96,11 @@ def converted_class(module: nn.Module) -> Any:
     return _CONVERTED.get(type(module))
 
 
-def zero_point_class(module: nn.Module) -> Any:
-    """The converted class of a grid-keeping module that must know the zero point, or None."""
-    return _READS_ZERO_POINT.get(type(module))
+def passing_class(module: nn.Module) -> Any:
+    """The converted class of a grid-keeping module that needs a form of its own, or None."""
+    if getattr(module, "return_indices", False):
+        return None
+    return _PASSING_ON_CODES.get(type(module))
 
 
 def needs_weight(cls: Any) -> bool:

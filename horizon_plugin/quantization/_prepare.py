@@ -14,6 +14,8 @@ from horizon_plugin.nn import _layer
 from horizon_plugin.quantization import _modules
 from horizon_plugin.quantization.qconfig import QConfig
 
+_WEIGHTED = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
+
 
 def _qconfigs(model: nn.Module) -> dict[int, Any]:
     """Module id -> the qconfig it has or inherits."""
@@ -71,6 +73,9 @@ def _check_weight(path: str, module: nn.Module) -> None:
 def _replacement(path: str, module: nn.Module, qconfig: Any, mapping: dict[Any, Any]) -> Any:
     cls = mapping.get(type(module)) or _modules.prepared_class(module)
     if cls is None:
+        # Parametrized and lazy layers are classes of their own: leaving them float says nothing.
+        if qconfig is not None and isinstance(module, _WEIGHTED):
+            _check_weight(path, module)
         return None
     is_dequant = cls.__name__ == "PreparedDeQuantStub"
     if qconfig is None and not is_dequant:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
 from horizon_plugin.nn import _layer
 from horizon_plugin.quantization import _modules
+from horizon_plugin.quantization._module_tree import GROUP, POSITION
 from horizon_plugin.quantization.fake_quantize import FakeQuantize
 
 
@@ -81,16 +83,29 @@ def _float_note(module: nn.Module) -> str:
     return f"no quantized form of {type(module).__name__}"
 
 
+def _fused_into(path: str, module: nn.Module) -> str | None:
+    """The path of the fused module that does the work of this identity, if it stands for one."""
+    group: Any = module.__dict__.get(GROUP)
+    if group is None or hasattr(module, "variant") or hasattr(module, "_path"):
+        return None
+    slot = group.names[group.add] if group.add >= 0 else group.names[0]
+    return path.removesuffix(group.names[module.__dict__[POSITION]]) + slot
+
+
 def report(model: nn.Module) -> Report:
     """List each layer: quantized how, or left float and why.
 
-    States: ``fake-quantized`` (prepared), ``int8`` (converted), ``keeps the grid`` (pools, views,
-    …), ``float``. Containers are not listed. Print the result for a table.
+    States: ``fake-quantized`` (prepared), ``int8`` (converted), ``fused`` (into another),
+    ``keeps the grid`` (pools, views, …), ``float``. Containers are not listed. Print the result
+    for a table.
     """
     _modules.check_model("report", model)
     rows = Report()
     for path, module in _modules.layers(model):
-        if isinstance(module, _layer.PreparedLayer):
+        fused_into = _fused_into(path, module)
+        if fused_into is not None:
+            rows.append(Row(path, type(module).__name__, "fused", f"into {fused_into}"))
+        elif isinstance(module, _layer.PreparedLayer):
             rows.append(_prepared_row(path, module))
         elif isinstance(module, _layer.ConvertedLayer):
             rows.append(_converted_row(path, module))

@@ -383,6 +383,7 @@ def test_a_qconfig_of_none_leaves_a_layer_float_and_the_report_says_why():
     assert rows["fc"].state == "float"
     assert "qconfig is None" in rows["fc"].note
     assert rows["conv"].note == "weight qint8 per channel, output qint8"
+    assert (rows["bn"].state, rows["bn"].note) == ("fused", "into conv")
     assert "fake-quantized" in str(report(model))
 
 
