@@ -233,7 +233,7 @@ TEST_CASE("a depthwise convolution is exact on every instruction set", "[integer
 TEST_CASE("small groups are exact on every instruction set", "[integer]") {
   const int64_t group = GENERATE(1, 2, 3, 4, 5, 8);
   const int64_t group_out = GENERATE(1, 2, 3, 5);
-  const int64_t groups = GENERATE(1, 2, 7);
+  const int64_t groups = GENERATE(3, 4, 7);
   const int32_t zero_point = GENERATE(0, 128);
   const Image image(group * groups);
   GatherGeometry g = image.geometry(1, zero_point);

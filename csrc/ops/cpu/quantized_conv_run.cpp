@@ -371,7 +371,7 @@ void run_grouped(const ConvProblem& p, const Phase& phase, const ConvOutput& out
 /// what a group's product costs beside its steps is forty.
 bool prefers_grouped(const ConvProblem& p, const Phase& phase) {
   constexpr int64_t kMaxChannels = int64_t{1} << 30;  // they are indexed in 32 bits
-  if (p.groups == 1 || p.in_channels > kMaxChannels) return false;
+  if (p.groups == 1 || p.in_channels < 3 || p.in_channels > kMaxChannels) return false;
   const auto taps = static_cast<int64_t>(phase.tap.size());
   const int64_t channels = p.in_channels / p.groups;
   const int64_t lanes = cpu::depthwise_kernels().lanes;
