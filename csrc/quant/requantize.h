@@ -70,19 +70,23 @@ HORIZON_HD T activate(T v, Activation act, T six) {
 }
 
 /// Step 5: saturate(rint(v + z)), the sum rounded to fp32 first. v is never NaN (packing refuses
-/// non-finite multipliers).
+/// non-finite multipliers). The code is in the low byte of the result.
 ///
 /// The ends of the range are integers, so saturating before rounding gives the same code, and a
-/// number in [0, 255] is rounded, half to even, by adding 1.5 * 2^23: the code is left in the low
-/// bits of the sum. No instruction set needs a rounding instruction or a conversion for that.
-HORIZON_HD uint8_t to_code(float v, float stored_zero_point) {
+/// number in [0, 255] is rounded, half to even, by adding 1.5 * 2^23: that leaves the code in the
+/// low bits of the sum. No instruction set needs a rounding instruction or a conversion for it.
+HORIZON_HD uint32_t to_code_bits(float v, float stored_zero_point) {
   float q = v + stored_zero_point;
   q = q > 0.0F ? q : 0.0F;
   q = q < 255.0F ? q : 255.0F;
   const float shifted = q + 12582912.0F;
   uint32_t bits = 0;
   std::memcpy(&bits, &shifted, sizeof bits);
-  return static_cast<uint8_t>(bits);
+  return bits;
+}
+
+HORIZON_HD uint8_t to_code(float v, float stored_zero_point) {
+  return static_cast<uint8_t>(to_code_bits(v, stored_zero_point));
 }
 
 }  // namespace horizon::quant

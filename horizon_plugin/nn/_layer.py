@@ -85,7 +85,7 @@ class Layer:
             )
         for operand in ("input", "skip"):
             tag = self._inputs.get(operand)
-            if len(self._producers.get(operand, [])) > 1:
+            if len(self._producers.get(operand, [])) > 1 and self.needs_one_scale():
                 raise RuntimeError(
                     f"torch.jit.script: {self._path} is called with results of "
                     f"{' and '.join(self._producers[operand])}, whose scales may differ: use "
@@ -101,6 +101,10 @@ class Layer:
                 "mode first, so that the scale of its input is known"
             )
         return self
+
+    def needs_one_scale(self) -> bool:
+        """Whether a scripted forward is wrong if the operands' scales differ between calls."""
+        return True
 
     def needs_input_grid(self) -> bool:
         """Whether a scripted forward needs recorded grids."""

@@ -362,9 +362,14 @@ class ConvertedPassing(ConvertedLayer, nn.Module):
         _family.adopt(self, source)
         adopt_hooks(self, source)
         self.init_layer(path)
+        self._zero_points: dict[str, Tensor] = {}
         self.describe()
         self.training = False
         return self
+
+    def needs_one_scale(self) -> bool:
+        """Only where its callers' zero points differ."""
+        return len({int(z) for z in self._zero_points.values()}) > 1
 
     def describe(self) -> None:
         """Derive what `_run` needs from the attributes of the float module."""
@@ -380,6 +385,7 @@ class ConvertedPassing(ConvertedLayer, nn.Module):
                 self.record("input", ("off", self._path))
                 return self._plain(x)
             scale, zero_point = self.operand_codes(x, "input")
+            self._zero_points.setdefault(tag[4], zero_point)
             y = self._run(x, zero_point)
             return _carry.set_tag(y, ("codes", scale, zero_point, _carry.version_of(y), tag[4]))
 
@@ -409,7 +415,13 @@ class ConvertedReLU(ConvertedPassing):
         return F.relu(x, inplace=self.inplace)
 
 
-class ConvertedMaxPool2d(ConvertedPassing):
+class _ConvertedMax(ConvertedPassing):
+    def needs_one_scale(self) -> bool:
+        """Never: a maximum needs no zero point."""
+        return False
+
+
+class ConvertedMaxPool2d(_ConvertedMax):
     """Max pooling on codes."""
 
     def describe(self) -> None:
@@ -430,7 +442,7 @@ class ConvertedMaxPool2d(ConvertedPassing):
         )
 
 
-class ConvertedAdaptiveMaxPool2d(ConvertedPassing):
+class ConvertedAdaptiveMaxPool2d(_ConvertedMax):
     """Adaptive max pooling on codes, which floats hold exactly."""
 
     def _run(self, x: Tensor, zero_point: Tensor) -> Tensor:

@@ -256,3 +256,9 @@ def error(actual: torch.Tensor, expected: torch.Tensor) -> float:
     difference = (actual.double() - expected.double()).norm()
     scale = expected.double().norm()
     return 0.0 if difference == 0 else float(difference / scale.clamp_min(1e-30))
+
+
+def on_grid(x: torch.Tensor, scale: float, zero_point: int, signed: bool = True) -> torch.Tensor:
+    """x on the grid of `scale` and a *stored* zero point."""
+    zero, low = (zero_point - 128, -128) if signed else (zero_point, 0)
+    return torch.fake_quantize_per_tensor_affine(x, scale, zero, low, low + 255)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from horizon_plugin.quantization import DeQuantStub, FloatFunctional, QuantStub
@@ -173,6 +172,7 @@ class UNet(nn.Module):
         super().__init__()
         self.quant = QuantStub()
         self.enter = DoubleConv(3, width)
+        self.pool = nn.MaxPool2d(2)
         self.down1 = DoubleConv(width, 2 * width)
         self.down2 = DoubleConv(2 * width, 4 * width)
         self.up1 = nn.ConvTranspose2d(4 * width, 2 * width, 2, stride=2)
@@ -188,8 +188,8 @@ class UNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         a = self.enter(self.quant(x))
-        b = self.down1(F.max_pool2d(a, 2))
-        c = self.down2(F.max_pool2d(b, 2))
+        b = self.down1(self.pool(a))
+        c = self.down2(self.pool(b))
         y = self.merge1(self.cat1.cat([self.up1(c), b], 1))
         y = self.up2_act(self.up2_bn(self.up2(y)))
         y = self.merge2(self.cat2.cat([y, a], 1))

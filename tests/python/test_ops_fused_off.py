@@ -16,6 +16,8 @@ from fused_group import (
     copies,
     error,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
@@ -144,6 +146,36 @@ def test_geometries_and_layouts_equal_the_plain_chain(name: str) -> None:
                 if group.base == LINEAR and channels_last:
                     continue
                 assert_equals_chain(group, group.tensors())
+
+
+@st.composite
+def any_group(draw: st.DrawFn) -> Group:
+    def pair(low: int, high: int) -> tuple[int, int]:
+        return draw(st.tuples(st.integers(low, high), st.integers(low, high)))
+
+    base = draw(st.sampled_from([CONV, TRANSPOSED, LINEAR]))
+    groups = draw(st.integers(1, 3)) if base != LINEAR else 1
+    outs, ins = draw(st.integers(1, 9)), draw(st.integers(1, 3))
+    kernel, dilation, stride = pair(1, 3), pair(1, 2), pair(1, 3)
+    reach = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
+    sides = 4 if base == CONV and draw(st.booleans()) else 2
+    # Transposed: at most the reach, so that the output is not empty.
+    padding = tuple(draw(st.integers(0, reach[i % 2] // 2)) for i in range(sides))
+    extra = tuple(draw(st.integers(0, s - 1)) if base == TRANSPOSED else 0 for s in stride)
+    image = tuple(r + 1 + draw(st.integers(0, 6)) for r in reach)
+    return Group(
+        base=base, groups=groups, channels=(ins * groups, outs * groups), kernel=kernel,
+        dilation=dilation, stride=stride, padding=padding, output_padding=extra, image=image,
+        batch=draw(st.integers(2, 4)), bn=draw(st.booleans()), add=draw(st.booleans()),
+        act=draw(st.sampled_from([NONE, RELU, RELU6])), bias=draw(st.booleans()),
+        train=draw(st.booleans()), affine=draw(st.booleans()), dtype=torch.float64,
+        channels_last=base != LINEAR and draw(st.booleans()),
+    )  # fmt: skip
+
+
+@given(any_group(), st.integers(0, 5))
+def test_any_geometry_equals_the_plain_chain(group: Group, seed: int) -> None:
+    assert_equals_chain(group, group.tensors(seed))
 
 
 @pytest.mark.parametrize("base", [CONV, TRANSPOSED, LINEAR])

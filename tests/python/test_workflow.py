@@ -656,3 +656,36 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_nothing_is_loaded():
     folded = fuse_modules(Plain().eval(), ["conv", "bn", "relu"])
     with pytest.raises(ValueError, match="the batch norm of 'conv' has been folded away"):
         load_float_state_dict(folded, Plain().state_dict())
+
+
+class SharedRelu(nn.Module):
+    """Two convolutions behind one nn.ReLU, as many published networks are written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.quant, self.dequant = QuantStub(), DeQuantStub()
+        self.conv1, self.conv2 = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1)
+        self.relu, self.pool = nn.ReLU(inplace=True), nn.MaxPool2d(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pool(self.relu(self.conv1(self.quant(x))))
+        return self.dequant(self.pool(self.relu(self.conv2(x))))
+
+
+def test_a_relu_and_a_pool_that_are_shared_script_where_zero_points_agree():
+    with torch.no_grad():
+        model = prepared_in_eval(SharedRelu(), "horizon")
+        int8 = convert(model)
+        assert torch.equal(int8(X), model(X))
+        assert torch.equal(script(int8)(X), model(X))
+        model = prepared_in_eval(SharedRelu(), "x86")
+        int8 = convert(model)
+        assert torch.equal(int8(X), model(X))
+        with pytest.raises(RuntimeError, match="relu is called with results of conv1 and conv2"):
+            script(int8)
+
+
+def prepared_in_eval(net: nn.Module, backend: str) -> nn.Module:
+    model = prepare_qat(with_qconfig(net.train(), get_default_qat_qconfig(backend=backend)))
+    model(X)
+    return model.eval()

@@ -1,30 +1,52 @@
 #include "ops/cpu/kernels/codes.h"
 
-#include "ops/cpu/kernels/int_vector.h"
+#include "ops/cpu/kernels/code_block.h"
 
 namespace horizon::cpu::HORIZON_CAPABILITY {
 namespace {
 
 using quant::Activation;
 
-template <typename T>
-struct Finish;
-
-template <>
-struct Finish<uint8_t> {
-  template <Activation kAct>
-  static HORIZON_INLINE uint8_t apply(float v, const OutputStage& stage) {
-    return quant::to_code(quant::activate(v, kAct, stage.six), stage.zero_point);
+/// Activation and code, or activation alone, of `count` values: kCodeBlock of them or fewer.
+template <Activation kAct, int64_t kCount>
+HORIZON_INLINE void finish(const float* v, int64_t count, const OutputStage& stage, uint8_t* out) {
+  if constexpr (kCount == kCodeBlock) {
+    uint32_t bits[kCodeBlock];
+    for (int64_t i = 0; i < kCodeBlock; ++i) {
+      bits[i] = quant::to_code_bits(quant::activate(v[i], kAct, stage.six), stage.zero_point);
+    }
+    narrow_codes(bits, out);
+  } else {
+    for (int64_t i = 0; i < count; ++i) {
+      out[i] = quant::to_code(quant::activate(v[i], kAct, stage.six), stage.zero_point);
+    }
   }
-};
+}
 
-template <>
-struct Finish<float> {
-  template <Activation kAct>
-  static HORIZON_INLINE float apply(float v, const OutputStage& stage) {
-    return quant::activate(v, kAct, stage.six);
+template <Activation kAct, int64_t kCount>
+HORIZON_INLINE void finish(const float* v, int64_t count, const OutputStage& stage, float* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = quant::activate(v[i], kAct, stage.six);
+}
+
+template <int64_t kCount>
+HORIZON_INLINE void widen(const uint8_t* codes, int64_t count, int32_t* values) {
+  if constexpr (kCount == kCodeBlock) {
+    widen_codes(codes, values);
+  } else {
+    for (int64_t i = 0; i < count; ++i) values[i] = codes[i];
   }
-};
+}
+
+/// Calls `body.template block<kCount>(first, count)` over [0, size): blocks of constant size, which
+/// vectorize without a remainder, then what is left.
+template <typename Body>
+HORIZON_INLINE void over_blocks(int64_t size, const Body& body) {
+  int64_t first = 0;
+  for (; first + kCodeBlock <= size; first += kCodeBlock) {
+    body.template block<kCodeBlock>(first, kCodeBlock);
+  }
+  if (first < size) body.template block<0>(first, size - first);
+}
 
 /// Calls `body` with the activation as a constant, so that its loops have no branches.
 template <typename Body>
@@ -42,30 +64,31 @@ HORIZON_INLINE void with_activation(Activation act, const Body& body) {
 template <typename T, Activation kAct, bool kSkip>
 struct ConvRow {
   const ConvEpilogue& epilogue;
-  const int32_t* __restrict sum;
-  const uint8_t* __restrict skip;
-  T* __restrict out;
+  const int32_t* sum;
+  const uint8_t* skip;
+  T* out;
 
-  HORIZON_INLINE void columns(int64_t first, int64_t count) const {
-    const int32_t* __restrict acc = sum + first;
-    const int32_t* __restrict correction = epilogue.correction + first;
-    const float* __restrict multiplier = epilogue.multiplier + first;
-    const float* __restrict offset = epilogue.offset + first;
-    const uint8_t* __restrict added = kSkip ? skip + first : nullptr;
-    T* __restrict to = out + first;
-    const OutputStage stage = epilogue.stage;
-    for (int64_t c = 0; c < count; ++c) {
-      float v = quant::scale_accumulator(acc[c] - correction[c], multiplier[c], offset[c]);
-      if (kSkip) {
-        v = quant::add_skip(v, int32_t{added[c]} - epilogue.skip_zero_point, epilogue.skip_ratio);
-      }
-      to[c] = Finish<T>::template apply<kAct>(v, stage);
+  template <int64_t kCount>
+  HORIZON_INLINE void block(int64_t first, int64_t count) const {
+    const int32_t* acc = sum + first;
+    const int32_t* correction = epilogue.correction + first;
+    const float* multiplier = epilogue.multiplier + first;
+    const float* offset = epilogue.offset + first;
+    float v[kCodeBlock];
+    for (int64_t i = 0; i < count; ++i) {
+      v[i] = quant::scale_accumulator(acc[i] - correction[i], multiplier[i], offset[i]);
     }
+    if constexpr (kSkip) {
+      int32_t added[kCodeBlock];
+      widen<kCount>(skip + first, count, added);
+      for (int64_t i = 0; i < count; ++i) {
+        v[i] = quant::add_skip(v[i], added[i] - epilogue.skip_zero_point, epilogue.skip_ratio);
+      }
+    }
+    finish<kAct, kCount>(v, count, epilogue.stage, out + first);
   }
 };
 
-/// In blocks of constant size, which vectorize without a remainder; the last one overlaps its
-/// neighbour and writes the same results again.
 template <typename T, Activation kAct, bool kSkip>
 void conv_rows(const ConvEpilogue& epilogue, const int32_t* acc, int64_t acc_stride, int64_t rows,
                int64_t columns, const int64_t* position, T* output) {
@@ -74,14 +97,10 @@ void conv_rows(const ConvEpilogue& epilogue, const int32_t* acc, int64_t acc_str
     const ConvRow<T, kAct, kSkip> row{local, acc + r * acc_stride,
                                       kSkip ? local.skip + position[r] : nullptr,
                                       output + position[r]};
-    int64_t c = 0;
-    for (; c + 64 <= columns; c += 64) row.columns(c, 64);
-    for (; c + 16 <= columns; c += 16) row.columns(c, 16);
-    if (c == columns) continue;
-    if (columns >= 16) {
-      row.columns(columns - 16, 16);
-    } else {
-      row.columns(0, columns);
+    over_blocks(columns < kCodeBlock ? columns : columns / kCodeBlock * kCodeBlock, row);
+    // The last block overlaps its neighbour and writes the same results again.
+    if (columns > kCodeBlock && columns % kCodeBlock != 0) {
+      row.template block<kCodeBlock>(columns - kCodeBlock, kCodeBlock);
     }
   }
 }
@@ -98,80 +117,106 @@ void conv_epilogue(const ConvEpilogue& epilogue, const int32_t* acc, int64_t acc
   });
 }
 
+template <typename T, Activation kAct>
+struct SkipBlocks {
+  const ConvEpilogue& epilogue;
+  const float* value;
+  T* out;
+
+  template <int64_t kCount>
+  HORIZON_INLINE void block(int64_t first, int64_t count) const {
+    int32_t added[kCodeBlock];
+    float v[kCodeBlock];
+    widen<kCount>(epilogue.skip + first, count, added);
+    for (int64_t i = 0; i < count; ++i) {
+      v[i] = quant::add_skip(value[first + i], added[i] - epilogue.skip_zero_point,
+                             epilogue.skip_ratio);
+    }
+    finish<kAct, kCount>(v, count, epilogue.stage, out + first);
+  }
+};
+
 template <typename T>
 void skip_epilogue(const ConvEpilogue& epilogue, const float* v, int64_t count, T* output) {
-  with_activation(epilogue.stage.activation, [&]<Activation kAct>() {
-    const OutputStage stage = epilogue.stage;
-    const int32_t zero_point = epilogue.skip_zero_point;
-    const float ratio = epilogue.skip_ratio;
-    const float* __restrict value = v;
-    const uint8_t* __restrict skip = epilogue.skip;
-    T* __restrict out = output;
-    for (int64_t i = 0; i < count; ++i) {
-      const float sum = quant::add_skip(value[i], int32_t{skip[i]} - zero_point, ratio);
-      out[i] = Finish<T>::template apply<kAct>(sum, stage);
-    }
+  const ConvEpilogue local = epilogue;
+  with_activation(local.stage.activation, [&]<Activation kAct>() {
+    over_blocks(count, SkipBlocks<T, kAct>{local, v, output});
   });
 }
 
-void add(const BinaryCodes& op, const uint8_t* a, const uint8_t* b, int64_t count,
-         uint8_t* output) {
-  with_activation(op.stage.activation, [&]<Activation kAct>() {
-    const BinaryCodes local = op;
-    const uint8_t* __restrict x = a;
-    const uint8_t* __restrict y = b;
-    uint8_t* __restrict out = output;
+template <Activation kAct, bool kProduct>
+struct BinaryBlocks {
+  const BinaryCodes& op;
+  const uint8_t* a;
+  const uint8_t* b;
+  uint8_t* out;
+
+  template <int64_t kCount>
+  HORIZON_INLINE void block(int64_t first, int64_t count) const {
+    int32_t x[kCodeBlock];
+    int32_t y[kCodeBlock];
+    float v[kCodeBlock];
+    widen<kCount>(a + first, count, x);
+    widen<kCount>(b + first, count, y);
     for (int64_t i = 0; i < count; ++i) {
-      const float v = quant::add_codes(int32_t{x[i]} - local.a_zero_point, local.a_ratio,
-                                       int32_t{y[i]} - local.b_zero_point, local.b_ratio);
-      out[i] = Finish<uint8_t>::apply<kAct>(v, local.stage);
+      const int32_t centred_a = x[i] - op.a_zero_point;
+      const int32_t centred_b = y[i] - op.b_zero_point;
+      v[i] = kProduct ? static_cast<float>(centred_a * centred_b) * op.a_ratio
+                      : quant::add_codes(centred_a, op.a_ratio, centred_b, op.b_ratio);
     }
+    finish<kAct, kCount>(v, count, op.stage, out + first);
+  }
+};
+
+template <bool kProduct>
+void binary(const BinaryCodes& op, const uint8_t* a, const uint8_t* b, int64_t count,
+            uint8_t* output) {
+  const BinaryCodes local = op;
+  with_activation(local.stage.activation, [&]<Activation kAct>() {
+    over_blocks(count, BinaryBlocks<kAct, kProduct>{local, a, b, output});
   });
 }
 
-void multiply(const BinaryCodes& op, const uint8_t* a, const uint8_t* b, int64_t count,
-              uint8_t* output) {
-  with_activation(op.stage.activation, [&]<Activation kAct>() {
-    const BinaryCodes local = op;
-    const uint8_t* __restrict x = a;
-    const uint8_t* __restrict y = b;
-    uint8_t* __restrict out = output;
+/// One map for all entries, or with kColumns a map for each.
+template <Activation kAct, bool kColumns>
+struct AffineBlocks {
+  const uint8_t* q;
+  int32_t zero_point;
+  const float* multiplier;
+  const float* offset;
+  const OutputStage& stage;
+  uint8_t* out;
+
+  template <int64_t kCount>
+  HORIZON_INLINE void block(int64_t first, int64_t count) const {
+    int32_t x[kCodeBlock];
+    float v[kCodeBlock];
+    widen<kCount>(q + first, count, x);
     for (int64_t i = 0; i < count; ++i) {
-      const int32_t product =
-          (int32_t{x[i]} - local.a_zero_point) * (int32_t{y[i]} - local.b_zero_point);
-      out[i] =
-          Finish<uint8_t>::apply<kAct>(static_cast<float>(product) * local.a_ratio, local.stage);
+      const int64_t map = kColumns ? first + i : 0;
+      v[i] = quant::scale_accumulator(x[i] - zero_point, multiplier[map], offset[map]);
     }
-  });
-}
+    finish<kAct, kCount>(v, count, stage, out + first);
+  }
+};
 
 void affine(const uint8_t* q, int64_t count, int32_t zero_point, float multiplier, float offset,
             const OutputStage& stage, uint8_t* output) {
-  with_activation(stage.activation, [&]<Activation kAct>() {
-    const OutputStage local = stage;
-    const uint8_t* __restrict x = q;
-    uint8_t* __restrict out = output;
-    for (int64_t i = 0; i < count; ++i) {
-      const float v = quant::scale_accumulator(int32_t{x[i]} - zero_point, multiplier, offset);
-      out[i] = Finish<uint8_t>::apply<kAct>(v, local);
-    }
+  const OutputStage local = stage;
+  with_activation(local.activation, [&]<Activation kAct>() {
+    over_blocks(count,
+                AffineBlocks<kAct, false>{q, zero_point, &multiplier, &offset, local, output});
   });
 }
 
 void affine_columns(const uint8_t* q, int64_t rows, int64_t columns, int32_t zero_point,
                     const float* multiplier, const float* offset, const OutputStage& stage,
                     uint8_t* output) {
-  with_activation(stage.activation, [&]<Activation kAct>() {
-    const OutputStage local = stage;
-    const float* __restrict m = multiplier;
-    const float* __restrict b = offset;
+  const OutputStage local = stage;
+  with_activation(local.activation, [&]<Activation kAct>() {
     for (int64_t r = 0; r < rows; ++r) {
-      const uint8_t* __restrict x = q + r * columns;
-      uint8_t* __restrict out = output + r * columns;
-      for (int64_t c = 0; c < columns; ++c) {
-        const float v = quant::scale_accumulator(int32_t{x[c]} - zero_point, m[c], b[c]);
-        out[c] = Finish<uint8_t>::apply<kAct>(v, local);
-      }
+      over_blocks(columns, AffineBlocks<kAct, true>{q + r * columns, zero_point, multiplier, offset,
+                                                    local, output + r * columns});
     }
   });
 }
@@ -215,8 +260,8 @@ const CodesKernels& codes_kernels() {
                                   conv_epilogue<float>,
                                   skip_epilogue<uint8_t>,
                                   skip_epilogue<float>,
-                                  add,
-                                  multiply,
+                                  binary<false>,
+                                  binary<true>,
                                   affine,
                                   affine_columns,
                                   average,
