@@ -275,7 +275,9 @@ class PreparedFloatFunctional(PreparedLayer, _Functional):
 
     def _watch_places(self, method: str, tensors: list[Tensor]) -> None:
         tags = [_carry.get_tag(t) for t in tensors]
-        place = (method, *(tag[4] if _carry.is_quantized(tag) else None for tag in tags))  # type: ignore[index]
+        if not all(_carry.is_quantized(tag) for tag in tags):
+            return
+        place = (method, *(tag[4] for tag in tags))  # type: ignore[index]
         if place not in self._places:
             self._places.append(place)
             if len(self._places) == 2:
