@@ -24,6 +24,13 @@ from fused_group import (
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Small tensors: a second thread only waits, which is slow on a busy machine."""
+    torch.set_num_threads(1)
+
+
 GROUPS = [
     Group(add=True, bias=True),
     Group(bn=False, act=NONE),

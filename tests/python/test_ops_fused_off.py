@@ -19,6 +19,13 @@ from fused_group import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Small tensors: a second thread only waits, which is slow on a busy machine."""
+    torch.set_num_threads(1)
+
+
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -137,6 +144,7 @@ GEOMETRIES = {
 
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_geometries_and_layouts_equal_the_plain_chain(name: str) -> None:
+    torch.set_num_threads(2 if name == "large image" else 1)
     for train in (True, False):
         for dtype in (torch.float32, torch.float64):
             for channels_last in (False, True):

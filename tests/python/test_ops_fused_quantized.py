@@ -27,6 +27,13 @@ from fused_group import (
     on_grid,
 )
 
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Small tensors: a second thread only waits, which is slow on a busy machine."""
+    torch.set_num_threads(1)
+
+
 Tensors = dict[str, "torch.Tensor | None"]
 
 
