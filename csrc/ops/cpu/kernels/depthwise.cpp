@@ -8,26 +8,66 @@ namespace {
 
 constexpr int64_t kLanes = IntVector::kLanes;
 
+constexpr int64_t kUnrolledTaps = 9;
+
+/// One vector of channels of `count` pixels that are `step` bytes apart. With kTaps the weights
+/// stay in registers; 0 leaves the number to `taps`.
+///
 /// A code fills one 32-bit lane and its weight another, so a 16-bit pair product whose second half
 /// is 0 times anything multiplies them in one instruction.
-template <int kBlocks>
-HORIZON_INLINE void accumulate_block(const uint8_t* const* taps, int64_t count,
-                                     const int32_t* weight, int64_t channels, int64_t c,
-                                     int32_t* acc) {
-  IntVector sum[kBlocks];
-#pragma GCC unroll 4
-  for (int b = 0; b < kBlocks; ++b) sum[b] = IntVector::zero();
-  for (int64_t t = 0; t < count; ++t) {
-    const uint8_t* codes = taps[t] + c;
-    const int32_t* w = weight + t * channels + c;
-#pragma GCC unroll 4
-    for (int b = 0; b < kBlocks; ++b) {
-      sum[b] = sum[b].add_pairs(IntVector::load_codes(codes + b * kLanes),
-                                IntVector::load(w + b * kLanes));
+template <int64_t kTaps>
+HORIZON_INLINE void accumulate_lanes(const uint8_t* const* pixel, int64_t taps, int64_t step,
+                                     int64_t count, const int32_t* weight, int64_t channels,
+                                     int64_t c, int32_t* acc) {
+  if constexpr (kTaps > 0) {
+    IntVector w[kTaps];
+    const uint8_t* codes[kTaps];
+    for (int64_t t = 0; t < kTaps; ++t) {
+      w[t] = IntVector::load(weight + t * channels + c);
+      codes[t] = pixel[t] + c;
+    }
+    for (int64_t p = 0; p < count; ++p) {
+      IntVector sum = IntVector::zero();
+#pragma GCC unroll 9
+      for (int64_t t = 0; t < kTaps; ++t) {
+        sum = sum.add_pairs(IntVector::load_codes(codes[t] + p * step), w[t]);
+      }
+      sum.store(acc + p * channels + c);
+    }
+  } else {
+    for (int64_t p = 0; p < count; ++p) {
+      IntVector sum = IntVector::zero();
+      for (int64_t t = 0; t < taps; ++t) {
+        sum = sum.add_pairs(IntVector::load_codes(pixel[t] + p * step + c),
+                            IntVector::load(weight + t * channels + c));
+      }
+      sum.store(acc + p * channels + c);
     }
   }
-#pragma GCC unroll 4
-  for (int b = 0; b < kBlocks; ++b) sum[b].store(acc + c + b * kLanes);
+}
+
+template <int64_t kTaps>
+void accumulate_pixels(const uint8_t* const* pixel, int64_t taps, int64_t step, int64_t count,
+                       const int32_t* weight, int64_t channels, int32_t* acc) {
+  int64_t c = 0;
+  for (; c + kLanes <= channels; c += kLanes) {
+    accumulate_lanes<kTaps>(pixel, taps, step, count, weight, channels, c, acc);
+  }
+  if (c == channels) return;
+  if (channels > kLanes) {
+    // Overlaps its neighbour and writes the same sums again.
+    accumulate_lanes<kTaps>(pixel, taps, step, count, weight, channels, channels - kLanes, acc);
+    return;
+  }
+  for (int64_t p = 0; p < count; ++p) {
+    for (c = 0; c < channels; ++c) {
+      int32_t sum = 0;
+      for (int64_t t = 0; t < taps; ++t) {
+        sum += pixel[t][p * step + c] * weight[t * channels + c];
+      }
+      acc[p * channels + c] = sum;
+    }
+  }
 }
 
 /// The pixels that the taps of successive rows read.
@@ -46,19 +86,22 @@ class TapPixels {
 
   HORIZON_INLINE const uint8_t* const* data() const { return pixels_; }
 
-  HORIZON_INLINE void advance() {
-    const int64_t row = at_.i;
-    const int64_t image = at_.n;
-    at_.advance(g_);
+  /// How many positions from here on, of at most `limit`, read pixels one step apart.
+  HORIZON_INLINE int64_t run(int64_t limit) const {
     const int64_t x = at_.j * g_.step_x;
-    const bool same_row = row == at_.i && image == at_.n && at_.j > 0;
-    if (same_row && x - g_.step_x + low_ >= 0 && x + high_ < g_.width) {
-      const int64_t step = g_.step_x * g_.channels;
-      for (int64_t t = 0; t < g_.taps; ++t) {
-        if (pixels_[t] != padding_) pixels_[t] += step;
-      }
-      return;
+    if (x + low_ < 0 || x + high_ >= g_.width) return 1;
+    for (int64_t t = 0; t < g_.taps; ++t) {
+      if (pixels_[t] == padding_) return 1;
     }
+    const int64_t last = (g_.width - 1 - high_) / g_.step_x;
+    const int64_t end = last + 1 < g_.grid_width ? last + 1 : g_.grid_width;
+    return end - at_.j < limit ? end - at_.j : limit;
+  }
+
+  /// Over `count` positions of a run.
+  HORIZON_INLINE void advance(int64_t count) {
+    at_.j += count - 1;
+    at_.advance(g_);
     find();
   }
 
@@ -82,22 +125,16 @@ class TapPixels {
 
 void depthwise(const GatherGeometry& g, const int32_t* weight, const uint8_t* padding,
                int64_t first, int64_t rows, int32_t* acc) {
-  const int64_t channels = g.channels;
+  const int64_t step = g.step_x * g.channels;
   TapPixels pixels(g, padding, first);
-  for (int64_t r = 0; r < rows; ++r, pixels.advance(), acc += channels) {
-    const uint8_t* const* taps = pixels.data();
-    int64_t c = 0;
-    for (; c + 4 * kLanes <= channels; c += 4 * kLanes) {
-      accumulate_block<4>(taps, g.taps, weight, channels, c, acc);
-    }
-    for (; c + kLanes <= channels; c += kLanes) {
-      accumulate_block<1>(taps, g.taps, weight, channels, c, acc);
-    }
-    for (; c < channels; ++c) {
-      int32_t sum = 0;
-      for (int64_t t = 0; t < g.taps; ++t) sum += taps[t][c] * weight[t * channels + c];
-      acc[c] = sum;
-    }
+  while (rows > 0) {
+    const int64_t count = pixels.run(rows);
+    const auto accumulate =
+        g.taps == kUnrolledTaps ? accumulate_pixels<kUnrolledTaps> : accumulate_pixels<0>;
+    accumulate(pixels.data(), g.taps, step, count, weight, g.channels, acc);
+    pixels.advance(count);
+    rows -= count;
+    acc += count * g.channels;
   }
 }
 
@@ -109,7 +146,7 @@ void grouped(const GatherGeometry& g, const int32_t* channel, int64_t out_channe
   const IntVector low_bytes = IntVector::broadcast(0x00FF00FF);
   TapPixels pixels(g, padding, first);
   const uint8_t* tap[kMaxDepthwiseTaps];
-  for (int64_t r = 0; r < rows; ++r, pixels.advance(), acc += blocks * kLanes) {
+  for (int64_t r = 0; r < rows; ++r, pixels.advance(1), acc += blocks * kLanes) {
     for (int64_t t = 0; t < g.taps; ++t) {
       const uint8_t* pixel = pixels.data()[t];
       tap[t] = pixel == g.last_pixel ? last : pixel;
