@@ -60,13 +60,11 @@ def version_of(x: Tensor) -> int:
 
 
 REMEDIES = {
-    "add": "wrap the + in a FloatFunctional",
-    "iadd": "wrap the += in a FloatFunctional",
-    "radd": "wrap the + in a FloatFunctional",
-    "sub": "wrap the - in a FloatFunctional",
-    "rsub": "wrap the - in a FloatFunctional",
-    "mul": "wrap the * in a FloatFunctional",
-    "rmul": "wrap the * in a FloatFunctional",
+    **{
+        op: f"wrap the {symbol} in a FloatFunctional that is an attribute of the model"
+        for symbol, ops in (("+", "add radd"), ("+=", "iadd"), ("-", "sub rsub"), ("*", "mul rmul"))
+        for op in ops.split()
+    },
     "cat": "use FloatFunctional.cat",
     "mean": "use FloatFunctional.mean or nn.AdaptiveAvgPool2d",
     "matmul": "use FloatFunctional.matmul",
@@ -417,7 +415,7 @@ def rooted_class(base: type[nn.Module]) -> type[nn.Module]:
             return base.__call__(self, *args, **kwargs)
 
     def __reduce_ex__(self, protocol):  # type: ignore[no-untyped-def]
-        return _rebuild, (base,), self.__dict__
+        return _rebuild, (base,), self.__getstate__()
 
     def __prepare_scriptable__(self):  # type: ignore[no-untyped-def]
         what = self.__dict__.get("_horizon_needs_trace")

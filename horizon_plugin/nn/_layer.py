@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from horizon_plugin import _carry
 from horizon_plugin._carry import Tag
+from horizon_plugin._state import FixedDtypes
 
 
 class Layer:
@@ -138,7 +139,8 @@ class PreparedLayer(Layer):
             raise RuntimeError(
                 f"{self._path}: '{operand}' was quantized at an earlier call and is not now: a "
                 "direct call of a submodule, or a recomputed block, runs outside the prepared "
-                "model; wrap it in horizon_plugin.quantization.carry()"
+                "model; wrap it in horizon_plugin.quantization.carry(), or give checkpoint "
+                "use_reentrant=False and context_fn=carry"
             )
         if tag is not None and tag[0] == "codes":
             raise TypeError(f"{self._path}: '{operand}' must be float, got codes of {tag[4]}")
@@ -146,7 +148,7 @@ class PreparedLayer(Layer):
         return None, None
 
 
-class ConvertedLayer(Layer):
+class ConvertedLayer(FixedDtypes, Layer):
     """A module after `convert`: uint8 codes."""
 
     def operand_codes(self, x: Any, operand: str) -> tuple[Tensor, Tensor]:

@@ -262,6 +262,8 @@ class PreparedBody(PreparedLayer):
                 and x_scale is not None
                 and (skip is None or skip_scale is not None)
                 and (quantizer is None or quantizer.fake_quant_enabled)
+                # Statistics of the batch itself cannot be deployed: convert refuses them.
+                and (self.bn is None or self.bn.running_mean is not None)
             )
             observe = quantizer is not None and quantizer.moves()
             seen = -1 if quantizer is None else quantizer.watch(observe)
@@ -319,6 +321,12 @@ class PreparedAddBody(PreparedBody):
 
     @torch.jit.unused
     def _add_eager(self, x: Tensor, y: Tensor, activation: int) -> Tensor:
+        if not torch.compiler.is_compiling() and "weight" in self.__dict__:
+            raise RuntimeError(
+                f"{self._path}: its weight is set by a hook (pruning, spectral norm), which does "
+                "not run where a fused add is used: make it permanent "
+                "(torch.nn.utils.prune.remove), or use torch.nn.utils.parametrize"
+            )
         source, skip, operand = resolve_operands(self, x, y)
         if operand != self.conv_operand and not torch.compiler.is_compiling():
             self.conv_operand = operand

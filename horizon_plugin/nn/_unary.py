@@ -75,6 +75,7 @@ class PreparedUnary(PreparedLayer):
                     and not self.training
                     and quantizer.fake_quant_enabled
                     and not quantizer.moves()
+                    and self._deployable()
                 )
                 if not integer:
                     return quantizer.quantize_and_tag(self._float(x), self._path)
@@ -92,6 +93,9 @@ class PreparedUnary(PreparedLayer):
 
     def _needs_grad(self, x: Tensor) -> bool:
         return x.requires_grad
+
+    def _deployable(self) -> bool:
+        return True
 
     def forward(self, input: Tensor) -> Tensor:
         """Floats on a grid to floats on the output's grid."""
@@ -245,11 +249,21 @@ class InterpolateOps(UnaryOps):
 
 
 class PreparedBatchNorm2d(PreparedUnary, nn.BatchNorm2d):
-    """A batch norm on its own: an affine op on codes in eval mode."""
+    """A batch norm on its own: an affine op on codes in eval mode.
+
+    `bn_frozen` keeps its statistics fixed in training too.
+    """
+
+    def _describe(self) -> None:
+        self.bn_frozen = False
+
+    def _deployable(self) -> bool:
+        return self.running_mean is not None
 
     def _float(self, x: Tensor) -> Tensor:
         factor = 0.0
-        if self.training and self.num_batches_tracked is not None:
+        moves = self.training and not self.bn_frozen
+        if moves and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
             if self.momentum is None:
                 factor = 1.0 / float(self.num_batches_tracked)
@@ -261,7 +275,7 @@ class PreparedBatchNorm2d(PreparedUnary, nn.BatchNorm2d):
             self.running_var,
             self.weight,
             self.bias,
-            self.training or self.running_mean is None,
+            moves or self.running_mean is None,
             factor,
             self.eps,
         )

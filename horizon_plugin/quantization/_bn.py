@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import nn
 
+from horizon_plugin.nn._unary import PreparedBatchNorm2d
+
 _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 
@@ -15,6 +17,8 @@ def _freeze(module: nn.Module, frozen: bool) -> None:
         if hasattr(child, "bn_frozen") and getattr(child, "bn", None) is not None:
             child.bn_frozen = frozen
             child.bn.train(child.training and not frozen)
+        elif isinstance(child, PreparedBatchNorm2d):
+            child.bn_frozen = frozen
         elif isinstance(child, _BATCH_NORMS):
             child.train(child.training and not frozen)
 
@@ -22,8 +26,9 @@ def _freeze(module: nn.Module, frozen: bool) -> None:
 def freeze_bn_stats(module: nn.Module) -> None:
     """Stop running statistics from moving; gamma and beta still train.
 
-    Batch norms inside fused modules stay frozen through ``train()`` calls. A stand-alone batch
-    norm is put into eval mode, which a later ``train()`` of the model undoes: call this again then.
+    Prepared batch norms and those inside fused modules stay frozen through ``train()`` calls. A
+    float one on its own is put into eval mode, which a later ``train()`` of the model undoes: call
+    this again then.
     """
     _freeze(module, True)
 
@@ -35,6 +40,8 @@ def unfreeze_bn_stats(module: nn.Module) -> None:
         if hasattr(child, "bn_frozen") and getattr(child, "bn", None) is not None:
             child.bn_frozen = False
             child.bn.train(child.training)
+        elif isinstance(child, PreparedBatchNorm2d):
+            child.bn_frozen = False
     if module.training:
         for child in module.modules():
             if isinstance(child, _BATCH_NORMS):

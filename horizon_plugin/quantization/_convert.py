@@ -12,6 +12,7 @@ from torch import nn
 from horizon_plugin import _carry
 from horizon_plugin.nn import _layer
 from horizon_plugin.quantization import _modules
+from horizon_plugin.quantization._prepare import check_weight
 from horizon_plugin.quantization.fake_quantize import FakeQuantize, WeightFakeQuantize
 
 
@@ -23,6 +24,9 @@ def _check_prepared(model: nn.Module) -> None:
         raise ValueError(
             "convert: 'model' must be prepared, got a float model: call prepare_qat first"
         )
+    for module in prepared:
+        if hasattr(module, "weight_fake_quant"):
+            check_weight("convert", module._path, module)
     problems = [text for m in prepared for text in m.problems()]
     if problems:
         raise ValueError(

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from horizon_plugin.nn._layer import Layer
 from horizon_plugin.nn._pending import FusedGroup
 
 GROUP = "_fusion_group"
@@ -86,6 +87,10 @@ def _is_relu6(module: Any) -> bool:
 
 def _obstacle(module: nn.Module, kind: str) -> str:
     """Why a module of a known class cannot be a member, and what to do; else empty."""
+    if isinstance(module, Layer):
+        return "is prepared already: call fuse_modules before prepare_qat"
+    if kind == _OTHER:
+        return ""
     if "parametrizations" in module._modules:
         return (
             "must hold plain parameters, but some are parametrized: call "
@@ -247,7 +252,7 @@ class ModuleTree:
             parent,
             -1 if group is None else self._group_id(group),
             attributes.get(POSITION, -1),
-            "" if kind == _OTHER else _obstacle(module, kind),
+            _obstacle(module, kind),
             info.inner,
             names,
             children,

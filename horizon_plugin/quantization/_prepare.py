@@ -48,26 +48,27 @@ def _check_qconfig(path: str, qconfig: Any) -> None:
         )
 
 
-def _check_weight(path: str, module: nn.Module) -> None:
+def check_weight(call: str, path: str, module: nn.Module) -> None:
+    """Refuse a weight that is recomputed from others, lazy, or not floating-point."""
     if getattr(module, "parametrizations", None) is not None or hasattr(module, "weight_g"):
         raise ValueError(
-            f"prepare_qat: {path}: its weight is computed by a parametrization (weight norm, …): "
+            f"{call}: {path}: its weight is computed by a parametrization (weight norm, …): "
             "remove it first (torch.nn.utils.parametrize.remove_parametrizations or "
             "torch.nn.utils.remove_weight_norm)"
         )
     if hasattr(module, "weight_orig") or hasattr(module, "weight_mask"):
         raise ValueError(
-            f"prepare_qat: {path}: its weight is pruned or spectrally normalized: make that "
+            f"{call}: {path}: its weight is pruned or spectrally normalized: make that "
             "permanent first (torch.nn.utils.prune.remove)"
         )
     weight = module._parameters.get("weight")
     if isinstance(weight, UninitializedParameter):
         raise ValueError(
-            f"prepare_qat: {path}: its weight is not initialized (a lazy module): run one forward "
+            f"{call}: {path}: its weight is not initialized (a lazy module): run one forward "
             "of the float model first"
         )
     if weight is not None and not weight.is_floating_point():
-        raise TypeError(f"prepare_qat: {path}: 'weight' must be floating-point, got {weight.dtype}")
+        raise TypeError(f"{call}: {path}: 'weight' must be floating-point, got {weight.dtype}")
 
 
 def _replacement(path: str, module: nn.Module, qconfig: Any, mapping: dict[Any, Any]) -> Any:
@@ -75,7 +76,7 @@ def _replacement(path: str, module: nn.Module, qconfig: Any, mapping: dict[Any, 
     if cls is None:
         # Parametrized and lazy layers are classes of their own: leaving them float says nothing.
         if qconfig is not None and isinstance(module, _WEIGHTED):
-            _check_weight(path, module)
+            check_weight("prepare_qat", path, module)
         return None
     is_dequant = cls.__name__ == "PreparedDeQuantStub"
     if qconfig is None and not is_dequant:
@@ -85,7 +86,7 @@ def _replacement(path: str, module: nn.Module, qconfig: Any, mapping: dict[Any, 
     if _modules.needs_weight(cls):
         if qconfig.weight is None:
             return None
-        _check_weight(path, module)
+        check_weight("prepare_qat", path, module)
     return cls.from_float(module, qconfig, path)
 
 

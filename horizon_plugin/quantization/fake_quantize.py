@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from horizon_plugin import _carry
+from horizon_plugin._state import FixedDtypes
 
 PRESETS = {"horizon": 0, "tensorrt": 1, "x86": 2}
 _OBSERVERS = {"moving_average": 0, "min_max": 1, "fixed": 2}
@@ -60,7 +61,7 @@ def preset_of(backend: str) -> int:
     return PRESETS[name]
 
 
-class FakeQuantize(nn.Module):
+class FakeQuantize(FixedDtypes, nn.Module):
     """Observes the range of an activation and quantizes on it.
 
     State: ``min_val``, ``max_val``, ``observed`` (batches seen), ``scale``, ``zero_point``, all

@@ -48,7 +48,8 @@ def test_a_converted_model_that_meets_a_raw_add_says_layer_op_and_remedy():
     with pytest.raises(RuntimeError) as caught:
         int8(X)
     assert str(caught.value) == (
-        "'add' ran on the quantized result of 'conv' (uint8 codes): wrap the + in a FloatFunctional"
+        "'add' ran on the quantized result of 'conv' (uint8 codes): "
+        "wrap the + in a FloatFunctional that is an attribute of the model"
     )
 
 
