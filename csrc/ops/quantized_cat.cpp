@@ -12,7 +12,8 @@ namespace {
 
 constexpr const char* kOp = "quantized_cat";
 
-/// The format that some operand has and every operand lies in; one channel or one pixel lies in any.
+/// The format that some operand has and every operand lies in; one channel or one pixel lies in
+/// any.
 at::MemoryFormat common_format(at::TensorList q) {
   at::MemoryFormat format = at::MemoryFormat::Contiguous;
   for (const at::Tensor& operand : q) {

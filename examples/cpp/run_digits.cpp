@@ -71,7 +71,8 @@ void run(const std::string& model_path, const std::string& test_path, const std:
             << " test digits, accuracy " << accuracy << " %, PSNR " << -10.0 * std::log10(mse)
             << " dB, " << best << " ms a batch of " << parts[0].size(0) << "\n";
 
-  save_pickle(c10::ivalue::Tuple::create(all_logits, all_images, at::scalar_tensor(best)), out_path);
+  save_pickle(c10::ivalue::Tuple::create(all_logits, all_images, at::scalar_tensor(best)),
+              out_path);
 }
 
 }  // namespace

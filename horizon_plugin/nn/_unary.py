@@ -376,7 +376,7 @@ class ConvertedPassing(ConvertedLayer, nn.Module):
         _family.adopt(self, source)
         adopt_hooks(self, source)
         self.init_layer(path)
-        self._zero_points: dict[str, Tensor] = {}
+        self._zero_points = {}
         self.describe()
         self.training = False
         return self
