@@ -118,6 +118,16 @@ def _obstacle(module: nn.Module, kind: str) -> str:
     return ""
 
 
+def _has_other_hooks(attributes: dict[str, Any]) -> bool:
+    for hooks in _OTHER_HOOKS:
+        for hook in (attributes.get(hooks) or {}).values():
+            # parametrizations.weight_norm leaves one behind when it is removed; nobody misses it.
+            function = getattr(hook, "hook", hook)
+            if getattr(function, "__module__", "") != "torch.nn.utils.parametrizations":
+                return True
+    return False
+
+
 class ModuleTree:
     """Flattens modules into the nodes of `_C.plan_fusion`; reads only.
 
@@ -247,7 +257,7 @@ class ModuleTree:
             attributes.get(_CHANNELS[kind], -1) if kind in _CHANNELS else -1,
             bool(attributes["_forward_pre_hooks"]),
             bool(attributes["_forward_hooks"]),
-            any(attributes.get(hooks) for hooks in _OTHER_HOOKS),
+            _has_other_hooks(attributes),
             self._qconfig_id(module),
             parent,
             -1 if group is None else self._group_id(group),
