@@ -266,6 +266,7 @@ def _fill_rules() -> None:
             func = getattr(place, name, None)
             if func is not None:
                 _RULES[func] = _keep
+    del _RULES[F.unfold]  # im2col, which has no form for codes
     # Under tracing these return tensors.
     for name in ("size", "stride", "dim", "numel", "nelement", "storage_offset"):
         _RULES[getattr(t, name)] = _metadata
@@ -404,6 +405,17 @@ def _rebuild(base: type) -> nn.Module:
     return cls.__new__(cls)
 
 
+def _quantized_producer(result: Any) -> str | None:
+    """The module whose quantized result leaves the model; None if none does."""
+    if isinstance(result, Tensor):
+        tag = get_tag(result)
+        return tag[4] if is_quantized(tag) else None  # type: ignore[index]
+    values = result.values() if isinstance(result, dict) else result
+    if not isinstance(result, (dict, tuple, list)):
+        return None
+    return next((name for name in map(_quantized_producer, values) if name is not None), None)
+
+
 @cache
 def rooted_class(base: type[nn.Module]) -> type[nn.Module]:
     """The subclass of `base` whose call carries tags. Its forward is untouched."""
@@ -412,7 +424,10 @@ def rooted_class(base: type[nn.Module]) -> type[nn.Module]:
         if getattr(_active, "on", False):
             return base.__call__(self, *args, **kwargs)
         with carry(self):
-            return base.__call__(self, *args, **kwargs)
+            result = base.__call__(self, *args, **kwargs)
+        if not torch.compiler.is_compiling():
+            self.__dict__["_horizon_output_of"] = _quantized_producer(result)
+        return result
 
     def __reduce_ex__(self, protocol):  # type: ignore[no-untyped-def]
         return _rebuild, (base,), self.__getstate__()

@@ -51,6 +51,14 @@ def _warn(model: nn.Module) -> None:
             UserWarning,
             stacklevel=3,
         )
+    leaving = model.__dict__.get("_horizon_output_of")
+    if leaving is not None:
+        warnings.warn(
+            f"convert: the result of {leaving} leaves the model as uint8 codes: put a DeQuantStub "
+            "behind it, or give that layer get_default_qat_out_qconfig()",
+            UserWarning,
+            stacklevel=3,
+        )
     if unseen:
         warnings.warn(
             f"convert: no range was ever observed in {', '.join(unseen)} (scale 1 is used): train "
@@ -97,7 +105,8 @@ def convert(
             float input, at the last forward. Each is named with its remedy; nothing is changed.
 
     Warns:
-        UserWarning: fake-quant is off somewhere, or a range was never observed.
+        UserWarning: fake-quant is off somewhere, a range was never observed, or a result leaves
+            the model without a DeQuantStub (at the last forward).
     """
     _modules.check_model("convert", model)
     _check_prepared(model)

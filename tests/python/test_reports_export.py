@@ -10,12 +10,22 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from residual import IMAGE, prepared_residual, trained_residual
 from stages import reload, script, silent_jit, trace
 from torch import Tensor, nn
 
 import horizon_plugin
-from horizon_plugin.quantization import convert, disable_fake_quant, disable_observer
+from horizon_plugin.quantization import (
+    DeQuantStub,
+    QuantStub,
+    convert,
+    disable_fake_quant,
+    disable_observer,
+    get_default_qat_out_qconfig,
+    get_default_qat_qconfig,
+    prepare_qat,
+)
 
 GRAPHS = {"traced": lambda m: trace(m, IMAGE), "scripted": script}
 STAGES = {"prepared": lambda m: m, "converted": convert}
@@ -167,6 +177,40 @@ def test_threads_that_share_a_model_do_not_mix_their_scales(stage):
     for thread in threads:
         thread.join()
     assert different == []
+
+
+def test_codes_that_leave_a_model_are_warned_about():
+    net = nn.Sequential(QuantStub(), nn.Conv2d(3, 4, 1), DeQuantStub())
+    net.qconfig = get_default_qat_qconfig()
+    ends_in_codes = copy.deepcopy(net[:2])
+    ends_in_codes.qconfig = net.qconfig
+    ends_in_floats = copy.deepcopy(ends_in_codes)
+    ends_in_floats[1].qconfig = get_default_qat_out_qconfig()
+    for model in (net, ends_in_floats):
+        model = prepare_qat(model, inplace=True)
+        model(IMAGE)
+        assert convert(model.eval())(IMAGE).dtype == torch.float32
+    model = prepare_qat(ends_in_codes, inplace=True)
+    model(IMAGE)
+    with pytest.warns(UserWarning, match="the result of 1 leaves the model as uint8 codes"):
+        int8 = convert(model.eval())
+    assert int8(IMAGE).dtype == torch.uint8
+
+
+class Im2col(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        quant, conv, dequant = self
+        columns = F.unfold(quant(x), 2, padding=1)
+        return dequant(conv(columns[:, :, None]))
+
+
+def test_columns_of_an_image_are_refused_on_codes_as_they_pad_with_code_0():
+    net = Im2col(QuantStub(), nn.Conv2d(12, 4, 1), DeQuantStub())
+    net.qconfig = get_default_qat_qconfig(backend="x86")
+    model = prepare_qat(net, inplace=True)
+    model(IMAGE)
+    with pytest.raises(ValueError, match="1: 'input' comes from 'unfold', a float op on the res"):
+        convert(model.eval())
 
 
 BAD_INPUTS = {
