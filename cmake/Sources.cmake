@@ -67,6 +67,8 @@ set(HORIZON_OP_SOURCES
     csrc/ops/cpu/quantized_conv.cpp
     csrc/ops/cpu/quantized_max_pool.cpp
     csrc/ops/cpu/quantized_pool.cpp
+    csrc/ops/cpu/quantized_conv_direct.cpp
+    csrc/ops/cpu/quantized_conv_phase.cpp
     csrc/ops/cpu/quantized_conv_run.cpp
     csrc/ops/fused.cpp
     csrc/ops/fused_checks.cpp

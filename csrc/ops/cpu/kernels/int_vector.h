@@ -34,7 +34,9 @@ struct IntVector {
     return {_mm512_add_epi32(v, _mm512_madd_epi16(a.v, b.v))};
   }
   HORIZON_INLINE IntVector bit_and(IntVector a) const { return {_mm512_and_si512(v, a.v)}; }
-  HORIZON_INLINE IntVector shifted_right_8() const { return {_mm512_maskz_srli_epi32(0xFFFF, v, 8)}; }
+  HORIZON_INLINE IntVector shifted_right_8() const {
+    return {_mm512_maskz_srli_epi32(0xFFFF, v, 8)};
+  }
   /// The four bytes at p + offset[lane] in each lane.
   static HORIZON_INLINE IntVector gather_bytes(const uint8_t* p, IntVector offset) {
     return {_mm512_mask_i32gather_epi32(_mm512_setzero_si512(), 0xFFFF, offset.v, p, 1)};

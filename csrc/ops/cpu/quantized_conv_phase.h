@@ -1,0 +1,48 @@
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "ops/cpu/kernels/gemm.h"
+#include "ops/cpu/quantized_conv_run.h"
+
+// Parts of run_quantized_conv.
+namespace horizon::ops {
+
+/// The output positions (first + i * step) of a grid, and the taps that reach them. A convolution
+/// has one phase; a transposed one has one for each residue of the output position modulo the
+/// stride, which is an ordinary convolution of stride 1.
+struct Phase {
+  std::array<int64_t, 2> first, step, size;
+  std::array<int64_t, 2> input_step;
+  std::vector<int64_t> tap;  ///< index into the kernel, row-major
+  std::vector<int64_t> tap_y, tap_x;
+};
+
+/// How many phases a problem has, by axis.
+std::array<int64_t, 2> phase_counts(const ConvProblem& p);
+
+/// The phase of output residues y and x.
+Phase make_phase(const ConvProblem& p, int64_t y, int64_t x);
+
+/// The phase as a matrix of codes; the caller sets `depth` and the group's first channel.
+cpu::GatherGeometry phase_geometry(const ConvProblem& p, const Phase& phase);
+
+/// Offsets of output rows [first, first + rows) of a phase, in entries.
+void row_positions(const ConvProblem& p, const Phase& phase, int64_t first, int64_t rows,
+                   int64_t channel, int64_t* out);
+
+/// Finishes a tile of sums whose first column is `channel`.
+void finish_sums(const ConvOutput& output, const int32_t* correction, int64_t channel,
+                 const int32_t* acc, int64_t acc_stride, int64_t rows, int64_t columns,
+                 const int64_t* position);
+
+/// Whether the phase is better served without a matrix product for each group.
+bool prefers_direct(const ConvProblem& p, const Phase& phase);
+
+/// Runs a phase that prefers it: one input channel per output channel, or small groups.
+void run_direct(const ConvProblem& p, const Phase& phase, const ConvOutput& output);
+
+inline int64_t rounded_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+
+}  // namespace horizon::ops
