@@ -278,6 +278,7 @@ def draw(path: Path, data: Digits, float_image: Tensor, int8_image: Tensor, mode
     axis.scatter(grid, y, marker="|", s=150, color="black", label="end of the int8 grid")
     axis.set_yticks(y, [name for name, _ in quantizers])
     axis.invert_yaxis()
+    axis.use_sticky_edges = False
     axis.set_xlabel("range of the activation")
     axis.legend()
     figure.savefig(path, dpi=110)

@@ -7,13 +7,15 @@
 from __future__ import annotations
 
 from horizon_plugin.nn import _converted, _family
-from horizon_plugin.nn._unary import (
-    ConvertedAdaptiveAvgPool2d,
+from horizon_plugin.nn._passing import (
     ConvertedAdaptiveMaxPool2d,
-    ConvertedAvgPool2d,
-    ConvertedBatchNorm2d,
     ConvertedMaxPool2d,
     ConvertedReLU,
+)
+from horizon_plugin.nn._unary import (
+    ConvertedAdaptiveAvgPool2d,
+    ConvertedAvgPool2d,
+    ConvertedBatchNorm2d,
     ConvertedReLU6,
     ConvertedUpsample,
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from horizon_plugin.nn import _family, _layer, _unary, intrinsic, qat, quantized
+from horizon_plugin.nn import _family, _layer, _passing, _unary, intrinsic, qat, quantized
 from horizon_plugin.nn._pending import Placeholder
 from horizon_plugin.quantization import float_functional, stubs
 
@@ -66,9 +66,9 @@ _CONVERTED: dict[type[nn.Module], Any] = {
 }
 
 _PASSING_ON_CODES: dict[type[nn.Module], Any] = {
-    nn.ReLU: _unary.ConvertedReLU,
-    nn.MaxPool2d: _unary.ConvertedMaxPool2d,
-    nn.AdaptiveMaxPool2d: _unary.ConvertedAdaptiveMaxPool2d,
+    nn.ReLU: _passing.ConvertedReLU,
+    nn.MaxPool2d: _passing.ConvertedMaxPool2d,
+    nn.AdaptiveMaxPool2d: _passing.ConvertedAdaptiveMaxPool2d,
 }
 
 
