@@ -308,3 +308,26 @@ def test_one_thread_and_many_give_the_same_bits() -> None:
 @pytest.mark.parametrize("outputs", [1000, 257])
 def test_few_rows_are_shared_among_threads_by_column(outputs: int) -> None:
     check(spread(Group(codes(1, 300), weights(outputs, 300), base=LINEAR)))
+
+
+@pytest.mark.parametrize("base", [CONV2D, CONV_TRANSPOSE2D])
+@pytest.mark.parametrize(
+    ("x", "outputs", "groups"),
+    [
+        ((2, 64, 28, 28), 130, 1),
+        ((1, 300, 7, 9), 70, 1),
+        ((2, 128, 14, 14), 128, 2),
+        ((2, 128, 14, 14), 128, 32),
+        ((2, 96, 28, 28), 96, 96),
+    ],
+)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_layers_of_many_tiles_are_exact(
+    base: int, x: tuple[int, ...], outputs: int, groups: int, stride: int
+) -> None:
+    shape = (x[1], outputs) if base == CONV_TRANSPOSE2D else (outputs, x[1])
+    w = weights(shape[0], shape[1] // groups, 3, 3)
+    group = Group(codes(*x).contiguous(memory_format=torch.channels_last), w, base=base)
+    group.groups, group.stride, group.padding = groups, (stride, stride), (1, 1)
+    group.__post_init__()
+    check(spread(group))

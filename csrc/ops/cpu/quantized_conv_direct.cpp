@@ -105,9 +105,9 @@ void run_grouped(const ConvProblem& p, const Phase& phase, const ConvOutput& out
            });
 }
 
-/// Whether small groups are better served without a matrix product each. The costs are cycles a
-/// pixel, measured: a gather of `lanes` outputs takes ten, copying a tap of one group three, and
-/// what a group's product costs beside its steps is forty.
+/// Whether small groups are better served without a matrix product each, by rough costs in cycles
+/// a pixel: a gather of `lanes` outputs takes ten, copying a tap of one group three, and what a
+/// group's product costs beside its steps is forty.
 bool prefers_grouped(const ConvProblem& p, const Phase& phase) {
   constexpr int64_t kMaxChannels = int64_t{1} << 30;  // they are indexed in 32 bits
   if (p.groups == 1 || p.in_channels < 3 || p.in_channels > kMaxChannels) return false;
