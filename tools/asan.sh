@@ -19,11 +19,9 @@ cmake --build "$build" -- ${NINJA_ARGS:-}
 [ -x "$build/horizon_tests" ] ||
   { echo "Catch2 is not installed (Debian: apt-get install catch2)" >&2; exit 1; }
 
-# PyTorch is not instrumented and keeps its registries until the process ends, so leaks are not
-# told apart from them.
-export ASAN_OPTIONS=detect_leaks=0:strict_string_checks=1:detect_stack_use_after_return=1
+export ASAN_OPTIONS=${ASAN_OPTIONS:-strict_string_checks=1:detect_stack_use_after_return=1}
 export UBSAN_OPTIONS=print_stacktrace=1
 for capability in "" avx2 default; do
-  echo "== horizon_tests with ATEN_CPU_CAPABILITY=${capability:-(the machine's)}"
+  echo "== C++ tests under the sanitizers (ATEN_CPU_CAPABILITY='$capability')"
   ATEN_CPU_CAPABILITY=$capability "$build/horizon_tests" "$@"
 done
