@@ -158,7 +158,7 @@ def test_every_class_copies_and_pickles(pattern, training):
         assert type(getattr(other, slot_of(pattern))) is type(getattr(fused, slot_of(pattern)))
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize("pattern", PATTERNS, ids=pattern_id)
 @pytest.mark.parametrize("training", [True, False], ids=["live", "folded"])
 def test_every_class_traces_scripts_and_exports(pattern, training):

@@ -243,7 +243,7 @@ def test_token_and_link_survive_deepcopy_and_pickle(cls):
             model.add.add(fused.bn(fused.conv1(x)), x)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize("cls", LEGAL)
 def test_legal_uses_trace_script_export_and_compile(cls):
     fused, plain, x = both(cls, training=False)
@@ -267,7 +267,7 @@ def test_legal_uses_trace_script_export_and_compile(cls):
     assert torch.equal(compiled(x), expected)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_a_scripted_model_saves_and_loads():
     fused, plain, x = both(Reversed, training=False)
     fused(x)

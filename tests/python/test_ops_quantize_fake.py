@@ -446,6 +446,7 @@ def test_gradients_that_do_not_exist_are_refused() -> None:
         ops.fake_quantize_per_tensor(X, s, Z, -128, 127)
     with warnings.catch_warnings(), torch.autograd.forward_ad.dual_level():
         warnings.simplefilter("ignore", DeprecationWarning)  # TorchScript's, at its first use
+        warnings.simplefilter("ignore", FutureWarning)
         dual = torch.autograd.forward_ad.make_dual(X, X)
         with pytest.raises(NotImplementedError, match="'x' must be used in reverse mode only"):
             ops.fake_quantize_per_tensor(dual, S, Z, -128, 127)

@@ -364,6 +364,7 @@ def test_a_traced_function_observes_and_reloads() -> None:
     module = Quantizer()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", FutureWarning)
         traced = torch.jit.trace(module, x)
         file = io.BytesIO()
         torch.jit.save(traced, file)
