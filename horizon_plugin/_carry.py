@@ -130,6 +130,8 @@ def rooted_class(base: type[nn.Module]) -> type[nn.Module]:
     def __call__(self, *args, **kwargs):  # type: ignore[no-untyped-def]
         if getattr(active, "on", False):
             return base.__call__(self, *args, **kwargs)
+        if not torch.compiler.is_compiling():
+            self.__dict__["_horizon_lost"] = {}
         with carry(self):
             result = base.__call__(self, *args, **kwargs)
         if not torch.compiler.is_compiling():
@@ -144,8 +146,7 @@ def rooted_class(base: type[nn.Module]) -> type[nn.Module]:
         if what is not None:
             raise RuntimeError(
                 f"torch.jit.script: a functional '{what}' runs on quantized codes in this model, "
-                "where a script cannot see the zero point: use torch.jit.trace, or the module "
-                "form of the op"
+                "where a script cannot see the zero point: use torch.jit.trace"
             )
         return self
 

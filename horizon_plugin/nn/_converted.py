@@ -71,6 +71,7 @@ class ConvertedBody(ConvertedLayer, nn.Module):
                 0.0 if bn is None else bn.eps,
                 scale.numel(),
             )
+        self.output_dtype = weight.dtype
         self.register_buffer("weight", codes)
         self.register_buffer("weight_scale", scale)
         self.register_buffer("bn_scale", factor.detach())
@@ -101,7 +102,7 @@ class ConvertedBody(ConvertedLayer, nn.Module):
             factor, offset = factor * 2.0, offset * 2.0
         if self.pads_first:
             x = F.pad(x, self.pad_amounts, mode=self.pad_mode)
-        return torch.ops.horizon.quantized_conv(
+        y = torch.ops.horizon.quantized_conv(
             x,
             x_scale,
             x_zero_point,
@@ -122,6 +123,9 @@ class ConvertedBody(ConvertedLayer, nn.Module):
             self.op_groups,
             activation,
         )
+        if self.scale is None:
+            y = y.to(self.output_dtype)
+        return y
 
     def _scripted(
         self,

@@ -11,6 +11,9 @@ from horizon_plugin import _carry
 from horizon_plugin._carry import Tag
 from horizon_plugin._state import FixedDtypes
 
+#: What a tag names as the "op" of a layer without an output quantizer.
+HIGH_PRECISION = "high-precision output"
+
 
 class Layer:
     """Mixin of every module that reads or sets a tag.
@@ -66,6 +69,11 @@ class Layer:
             if operand in self._inputs:
                 return f"'{operand}' is not quantized: put a QuantStub before {self._path}"
             return None
+        if tag[0] == "lost" and tag[1] == HIGH_PRECISION:
+            return (
+                f"'{operand}' is the high-precision (fp32) output of {tag[2]}: give {tag[2]} the "
+                f"ordinary qconfig, or put a QuantStub before {self._path}"
+            )
         if tag[0] == "lost":
             return (
                 f"'{operand}' comes from '{tag[1]}', a float op on the result of {tag[2]}: "
@@ -99,7 +107,8 @@ class Layer:
         if self.needs_input_grid() and not self._inputs:
             raise RuntimeError(
                 f"torch.jit.script: {self._path} has not seen an input: run one forward in eval "
-                "mode first, so that the scale of its input is known"
+                "mode first, so that the scale of its input is known (and remove it if forward "
+                "never calls it)"
             )
         return self
 

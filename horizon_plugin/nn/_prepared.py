@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from horizon_plugin import _carry
 from horizon_plugin.nn import _family
-from horizon_plugin.nn._layer import PreparedLayer, adopt_hooks
+from horizon_plugin.nn._layer import HIGH_PRECISION, PreparedLayer, adopt_hooks
 from horizon_plugin.nn._pending import operand_output_size, resolve_operands
 from horizon_plugin.quantization.fake_quantize import FakeQuantize, WeightFakeQuantize
 
@@ -286,7 +286,7 @@ class PreparedBody(PreparedLayer):
             if quantizer is None:
                 if not weight_quantized:
                     return _carry.set_tag(y, ("off", self._path))
-                return _carry.set_tag(y, ("lost", "high-precision output", self._path))
+                return _carry.set_tag(y, ("lost", HIGH_PRECISION, self._path))
             quantizer.warn_if_skipped(y, seen, self._path)
             if quantizer.fake_quant_enabled:
                 return _carry.set_tag(y, ("grid", scale, zero_point, 0, self._path))

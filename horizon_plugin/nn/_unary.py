@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from horizon_plugin import _carry
 from horizon_plugin.nn import _family
-from horizon_plugin.nn._layer import ConvertedLayer, PreparedLayer, adopt_hooks
+from horizon_plugin.nn._layer import HIGH_PRECISION, ConvertedLayer, PreparedLayer, adopt_hooks
 from horizon_plugin.quantization.fake_quantize import FakeQuantize
 
 
@@ -70,7 +70,7 @@ class PreparedUnary(PreparedLayer):
             try:
                 if quantizer is None:
                     y = self._float(x)
-                    return _carry.set_tag(y, ("lost", "high-precision output", self._path))
+                    return _carry.set_tag(y, ("lost", HIGH_PRECISION, self._path))
                 integer = (
                     x_scale is not None
                     and not self.training

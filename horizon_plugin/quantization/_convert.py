@@ -12,7 +12,7 @@ from torch import nn
 from horizon_plugin import _carry
 from horizon_plugin.nn import _layer
 from horizon_plugin.quantization import _modules
-from horizon_plugin.quantization._prepare import check_weight
+from horizon_plugin.quantization._prepare import check_mapping, check_weight
 from horizon_plugin.quantization.fake_quantize import FakeQuantize, WeightFakeQuantize
 
 
@@ -28,6 +28,11 @@ def _check_prepared(model: nn.Module) -> None:
         if hasattr(module, "weight_fake_quant"):
             check_weight("convert", module._path, module)
     problems = [text for m in prepared for text in m.problems()]
+    for op, producer in model.__dict__.get("_horizon_lost", {}):
+        if not any(f"'{op}'" in text and producer in text for text in problems):
+            problems.append(
+                f"'{op}' runs on the quantized result of {producer}: {_carry.remedy_for(op)}"
+            )
     if problems:
         raise ValueError(
             "convert: 'model' must be quantized throughout, got:\n  " + "\n  ".join(problems)
@@ -62,7 +67,8 @@ def _warn(model: nn.Module) -> None:
     if unseen:
         warnings.warn(
             f"convert: no range was ever observed in {', '.join(unseen)} (scale 1 is used): train "
-            "or calibrate the prepared model first, or load its state dict",
+            "or calibrate the prepared model first, load its state dict, or remove what forward "
+            "never calls",
             UserWarning,
             stacklevel=3,
         )
@@ -109,6 +115,7 @@ def convert(
             the model without a DeQuantStub (at the last forward).
     """
     _modules.check_model("convert", model)
+    mapping = check_mapping("convert", mapping, "from_prepared")
     _check_prepared(model)
     _warn(model)
     if not inplace:
@@ -117,13 +124,15 @@ def convert(
     places = list(_modules.slots(model))
     for _, _, path, child in places:
         if id(child) not in replacements:
-            new = _replacement(child, path, mapping or {})
+            new = _replacement(child, path, mapping)
             if new is not None:
                 replacements[id(child)] = new
     for parent, name, _, child in places:
         new_child = replacements.get(id(child))
         if new_child is not None:
             parent._modules[name] = new_child
+    for name in ("_horizon_lost", "_horizon_output_of"):
+        model.__dict__.pop(name, None)
     for module in model.modules():
         module.__dict__.pop("qconfig", None)
         module.training = False

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from horizon_plugin.nn._layer import ConvertedLayer
 from horizon_plugin.quantization import _modules
 from horizon_plugin.quantization._module_tree import GROUP
 
@@ -50,6 +51,18 @@ def load_float_state_dict(model: nn.Module, state_dict: Mapping[str, Tensor]) ->
         ValueError: keys are missing or left over, or shapes differ; nothing is loaded then.
     """
     _modules.check_model("load_float_state_dict", model)
+    if any(isinstance(m, ConvertedLayer) for m in model.modules()):
+        raise ValueError(
+            "load_float_state_dict: 'model' must be fused or prepared, got a converted one: load "
+            "before convert"
+        )
+    if not isinstance(state_dict, Mapping) or not all(
+        isinstance(value, Tensor) for value in state_dict.values()
+    ):
+        raise TypeError(
+            "load_float_state_dict: 'state_dict' must map names to tensors, got "
+            f"{type(state_dict).__name__}"
+        )
     renames = _renames(model)
     mapped: dict[str, Tensor] = {}
     for key, value in state_dict.items():

@@ -165,7 +165,9 @@ class ModuleTree:
             for name, child in module._modules.items():
                 if child is None:
                     continue
-                node = index.get(id(child))
+                # A stateless activation is one node for every place: sharing the object shares
+                # nothing, and each place belongs to a group of its own.
+                node = None if tree._is_stateless(child) else index.get(id(child))
                 if node is None:
                     node = index[id(child)] = len(modules)
                     modules.append(child)
@@ -190,6 +192,36 @@ class ModuleTree:
         tree.nodes.append(tree._node(root, -1, names, [ids[id(m)] for m in modules]))
         tree.nodes.extend(tree._node(m, 0, [], []) for m in modules)
         return tree
+
+    def _is_stateless(self, module: nn.Module) -> bool:
+        return type(module) in (nn.ReLU, nn.ReLU6, nn.Hardtanh)
+
+    def places_of(self, node: int, base: int) -> list[tuple[nn.Module, str]]:
+        """Where a member of a group is replaced: all its places; an activation's own, and those
+        beside another place of the group's base."""
+        module = self.modules[node]
+        places = list(self.slots[node])
+        if self._is_stateless(module):
+            for parent, _ in self.slots[base]:
+                for name, child in parent._modules.items():
+                    if child is module and not any(p is parent for p, _ in self.slots[node]):
+                        places.append((parent, name))
+        return places
+
+    def other_place(self, members: Sequence[int]) -> tuple[int, nn.Module, str] | None:
+        """A place of a member outside its group: the member's position, parent and name there."""
+        base = members[0]
+        if not self.slots[base]:
+            return None
+        lasting = [(i, n) for i, n in enumerate(members) if not self._is_stateless(self.modules[n])]
+        fewest = min(len(self.slots[node]) for _, node in lasting)
+        for position, node in lasting:
+            if len(self.slots[node]) > fewest:
+                return (position, *self.slots[node][-1])
+        for node in members:
+            if fewest > 1 and len(self.places_of(node, base)) < fewest:
+                return (0, *self.slots[base][-1])
+        return None
 
     def qconfig(self, number: int) -> Any:
         """The setting that the planner knows by `number`."""

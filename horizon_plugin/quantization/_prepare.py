@@ -12,6 +12,7 @@ from torch.nn.parameter import UninitializedParameter
 from horizon_plugin import _carry
 from horizon_plugin.nn import _layer
 from horizon_plugin.quantization import _modules
+from horizon_plugin.quantization.fake_quantize import FakeQuantize, WeightFakeQuantize
 from horizon_plugin.quantization.qconfig import QConfig
 
 _WEIGHTED = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
@@ -40,12 +41,41 @@ def _check_qconfig(path: str, qconfig: Any) -> None:
             f"prepare_qat: {path or 'the model'}: 'qconfig' must be a QConfig or None, got "
             f"{type(qconfig).__name__}"
         )
-    if not isinstance(qconfig, QConfig):
+    if isinstance(qconfig, QConfig):
+        _check_factory(path, "activation", qconfig.activation, FakeQuantize)
+        _check_factory(path, "weight", qconfig.weight, WeightFakeQuantize)
+    else:
         raise TypeError(
             f"prepare_qat: {path or 'the model'}: 'qconfig' must be a horizon QConfig "
             f"(get_default_qat_qconfig()), got {type(qconfig).__module__}."
             f"{type(qconfig).__qualname__}"
         )
+
+
+def _check_factory(path: str, name: str, factory: Any, kind: type) -> None:
+    if factory is None:
+        return
+    rule = f"'qconfig.{name}' must be a factory of {kind.__name__} (such as {kind.__name__}"
+    rule += f".with_args(…)) or None, got {factory!r}"
+    if not callable(factory) or isinstance(factory, nn.Module):
+        raise TypeError(f"prepare_qat: {path or 'the model'}: {rule}")
+    if not isinstance(factory(), kind):
+        raise TypeError(f"prepare_qat: {path or 'the model'}: {rule}")
+
+
+def check_mapping(call: str, mapping: Any, method: str) -> dict[Any, Any]:
+    """Refuse a `mapping` that does not lead from classes to classes with `method`."""
+    if mapping is None:
+        return {}
+    if not isinstance(mapping, dict):
+        raise TypeError(f"{call}: 'mapping' must be a dict, got {type(mapping).__name__}")
+    for key, value in mapping.items():
+        if not isinstance(key, type) or not hasattr(value, method):
+            raise TypeError(
+                f"{call}: 'mapping' must lead from module classes to classes with a method "
+                f"{method}, got {key!r}: {value!r}"
+            )
+    return mapping
 
 
 def check_weight(call: str, path: str, module: nn.Module) -> None:
@@ -114,6 +144,12 @@ def prepare_qat(
         ValueError, TypeError: see the messages; the model is unchanged then.
     """
     _modules.check_model("prepare_qat", model)
+    mapping = check_mapping("prepare_qat", mapping, "from_float")
+    if example_inputs is not None and not isinstance(example_inputs, (tuple, list)):
+        raise TypeError(
+            "prepare_qat: 'example_inputs' must be a tuple of the model's arguments, got "
+            f"{type(example_inputs).__name__}"
+        )
     if _carry.is_root(model) or any(isinstance(m, _layer.Layer) for m in model.modules()):
         raise ValueError("prepare_qat: 'model' must be a float model, got one already prepared")
     if _modules.prepared_class(model) is not None:
@@ -135,13 +171,14 @@ def prepare_qat(
     places = list(_modules.slots(model))
     for _, _, path, child in places:
         if id(child) not in replacements:
-            new = _replacement(path, child, qconfigs[id(child)], mapping or {})
+            new = _replacement(path, child, qconfigs[id(child)], mapping)
             if new is not None:
                 replacements[id(child)] = new
     for parent, name, _, child in places:
         new = replacements.get(id(child))
         if new is not None:
             parent._modules[name] = new
+    float_class = type(model)
     _carry.make_root(model)
     if example_inputs is not None:
         training = {id(m): m.training for m in model.modules()}
@@ -149,7 +186,12 @@ def prepare_qat(
         try:
             with torch.no_grad():
                 model(*example_inputs)
+        except Exception:
+            model.__class__ = float_class
+            for parent, name, _, child in places:
+                parent._modules[name] = child
+            raise
         finally:
             for module in model.modules():
-                module.training = training[id(module)]
+                module.training = training.get(id(module), module.training)
     return model

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from horizon_plugin.nn import _layer
+from horizon_plugin.nn._passing import ConvertedPassing
 from horizon_plugin.quantization import _modules
 from horizon_plugin.quantization._module_tree import GROUP, POSITION
 from horizon_plugin.quantization.fake_quantize import FakeQuantize
@@ -69,6 +70,8 @@ def _prepared_row(path: str, module: nn.Module) -> Row:
 def _converted_row(path: str, module: nn.Module) -> Row:
     scale = getattr(module, "scale", None)
     name = type(module).__name__
+    if isinstance(module, ConvertedPassing):
+        return Row(path, name, "keeps the grid", "")
     if isinstance(getattr(module, "weight", None), nn.Module):
         return Row(path, name, "int8", "")
     output = "output uint8 codes" if scale is not None else "output fp32"

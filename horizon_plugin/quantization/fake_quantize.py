@@ -224,6 +224,23 @@ class FakeQuantize(FixedDtypes, nn.Module):
         else:
             return self.quantize_and_tag(x, "FakeQuantize")
 
+    def _save_to_state_dict(self, destination, prefix, keep_vars):  # type: ignore[no-untyped-def]
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        metadata = getattr(destination, "_metadata", {}).get(prefix[:-1])
+        if metadata is not None:
+            metadata["backend"] = self.backend
+
+    def _load_from_state_dict(  # type: ignore[no-untyped-def]
+        self, state_dict, prefix, local_metadata, *args
+    ):
+        saved = local_metadata.get("backend", self.backend)
+        if saved != self.backend:
+            raise ValueError(
+                f"load_state_dict: '{prefix[:-1]}' must be saved for backend {self.backend!r}, got "
+                f"{saved!r}: prepare the model with get_default_qat_qconfig(backend={saved!r})"
+            )
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+
     def extra_repr(self) -> str:
         """Grid, observer and switches."""
         observer = next(name for name, value in _OBSERVERS.items() if value == self.observer)
@@ -298,8 +315,17 @@ def enable_observer(module: nn.Module) -> None:
 
 def set_fake_quantize(model: nn.Module, state: FakeQuantState) -> None:
     """Put every quantizer of `model` into `state`."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"set_fake_quantize: 'model' must be an nn.Module, got {type(model).__name__}"
+        )
     if not isinstance(state, FakeQuantState):
         raise TypeError(f"set_fake_quantize: 'state' must be a FakeQuantState, got {state!r}")
+    if not any(isinstance(m, (FakeQuantize, WeightFakeQuantize)) for m in model.modules()):
+        raise ValueError(
+            "set_fake_quantize: 'model' must be prepared, got one without quantizers: call "
+            "prepare_qat first (a converted model has no states)"
+        )
     quantizing = state is not FakeQuantState.CALIBRATION
     for module in model.modules():
         if isinstance(module, (FakeQuantize, WeightFakeQuantize)):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from horizon_plugin import _carry
-from horizon_plugin.nn._layer import ConvertedLayer, PreparedLayer, adopt_hooks
+from horizon_plugin.nn._layer import HIGH_PRECISION, ConvertedLayer, PreparedLayer, adopt_hooks
 from horizon_plugin.quantization._functional_methods import FunctionalMethods
 from horizon_plugin.quantization._functional_ops import FLOAT, INTEGER
 from horizon_plugin.quantization.fake_quantize import FakeQuantize
@@ -121,7 +121,7 @@ class PreparedFloatFunctional(PreparedLayer, FunctionalMethods):
             try:
                 if quantizer is None:
                     y = FLOAT[method](tensors, *extra)
-                    return _carry.set_tag(y, ("lost", "high-precision output", self._path))
+                    return _carry.set_tag(y, ("lost", HIGH_PRECISION, self._path))
                 integer = (
                     grids is not None
                     and not self.training

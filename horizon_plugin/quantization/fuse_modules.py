@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
 from horizon_plugin import _C, qat_mode
@@ -303,11 +304,26 @@ def _replacements_by(
     return result
 
 
+def _check_places(model: nn.Module, tree: ModuleTree, groups: list[_Group]) -> None:
+    """Refuse a member that also stands outside its group, where it would change as well."""
+    for group in groups:
+        found = tree.other_place(group.members)
+        if found is None:
+            continue
+        position, parent, name = found
+        path = next(path for path, module in model.named_modules() if module is parent)
+        raise FusionError(
+            f"fuse_modules: '{group.names[position]}' is also '{path + '.' if path else ''}{name}',"
+            " one module in two places, and the rest of its group is not there: give each place a "
+            "module of its own, or leave the group out"
+        )
+
+
 def _apply(tree: ModuleTree, groups: list[_Group], replacements: list[_Replacement]) -> None:
     """Write every slot of every member; nothing here can fail."""
     for group, replacement in zip(groups, replacements, strict=True):
         for node, module in zip(group.members, replacement.modules, strict=True):
-            for parent, name in tree.slots[node]:
+            for parent, name in tree.places_of(node, group.members[0]):
                 parent._modules[name] = module
         replacement.finish()
 
@@ -393,6 +409,11 @@ def fuse_modules(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"fuse_modules: 'model' must be a module, got {type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError(
+            "fuse_modules: 'model' must be an eager module, got a TorchScript module: fuse before "
+            "torch.jit.script or torch.jit.trace"
+        )
     if not callable(fuser_func):
         raise TypeError(f"fuse_modules: 'fuser_func' must be a function, got {fuser_func!r}")
     lists = _to_lists(modules_to_fuse)
@@ -404,6 +425,7 @@ def fuse_modules(
     with _overriding(chosen, allow_inner_hooks):
         tree = ModuleTree.of_model(model)
         groups, messages = _plan(tree, lists, methods, match_patterns=known)
+        _check_places(model, tree, groups)
         if not inplace:
             model = copy.deepcopy(model)
             tree = ModuleTree.of_model(model)

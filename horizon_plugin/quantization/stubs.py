@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from horizon_plugin import _carry
-from horizon_plugin.nn._layer import ConvertedLayer, PreparedLayer, adopt_hooks
+from horizon_plugin.nn._layer import (
+    HIGH_PRECISION,
+    ConvertedLayer,
+    PreparedLayer,
+    adopt_hooks,
+)
 
 
 class QuantStub(nn.Module):
@@ -28,6 +34,8 @@ class QuantStub(nn.Module):
         super().__init__()
         if scale is None and zero_point is not None:
             raise ValueError("QuantStub: 'scale' must be given with 'zero_point', got None")
+        if scale is not None and not (isinstance(scale, (int, float)) and 0 < scale < math.inf):
+            raise ValueError(f"QuantStub: 'scale' must be finite and positive, got {scale!r}")
         self.scale = scale
         self.zero_point = zero_point
         if qconfig is not None:
@@ -141,12 +149,15 @@ class PreparedDeQuantStub(PreparedLayer, nn.Module):
         self: Any = cls()
         adopt_hooks(self, source)
         self.init_layer(path)
+        self.output_dtype = torch.float32
         self.training = source.training
         return self
 
     @torch.jit.unused
     def _eager(self, x: Tensor) -> Tensor:
         with torch._C.DisableTorchFunction():
+            if not torch.compiler.is_compiling() and isinstance(x, Tensor):
+                self.output_dtype = x.dtype
             tag = _carry.get_tag(x)
             if tag is not None and tag[0] == "grid":
                 self.check_version(x, tag, "input")
@@ -156,7 +167,7 @@ class PreparedDeQuantStub(PreparedLayer, nn.Module):
     def problem(self, operand: str) -> str | None:
         """A high-precision output may end here; other float results may not."""
         tag = self._inputs.get(operand)
-        if tag is not None and tag[0] == "lost" and tag[1] == "high-precision output":
+        if tag is not None and tag[0] == "lost" and tag[1] == HIGH_PRECISION:
             return None
         return super().problem(operand)
 
@@ -181,6 +192,7 @@ class ConvertedDeQuantStub(ConvertedLayer, nn.Module):
         self: Any = cls()
         adopt_hooks(self, source)
         self.init_layer(source._path)
+        self.output_dtype = source.output_dtype
         self._inputs = {k: t for k, t in source._inputs.items() if t is not None and t[0] != "off"}
         self._producers = {k: list(v) for k, v in source._producers.items()}
         self.training = False
@@ -197,14 +209,19 @@ class ConvertedDeQuantStub(ConvertedLayer, nn.Module):
                 self.operand_codes(x, "input")
             self.check_version(x, tag, "input")  # type: ignore[arg-type]
             self.record("input", tag)
-            return torch.ops.horizon.dequantize(x, tag[1], tag[2], None)  # type: ignore[index]
+            return torch.ops.horizon.dequantize(
+                x,
+                tag[1],  # type: ignore[index]
+                tag[2],  # type: ignore[index]
+                self.output_dtype,
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         """Codes to floats."""
         if torch.jit.is_scripting():
             if self.script_quantized:
                 return torch.ops.horizon.dequantize(
-                    x, self.input_scale, self.input_zero_point, None
+                    x, self.input_scale, self.input_zero_point, self.output_dtype
                 )
             return x
         else:

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from horizon_plugin.quantization import (
     DeQuantStub,
+    QuantStub,
     convert,
     disable_fake_quant,
     fuse_modules,
+    get_default_qat_out_qconfig,
     prepare_qat,
     report,
 )
@@ -107,3 +109,44 @@ def test_the_converted_model_holds_int8_weights_and_no_batch_norm():
     int8.pool.register_forward_pre_hook(lambda _, args: kept.append(args[0].dtype))
     int8(X)
     assert kept == [torch.uint8]
+
+
+class Branch(Plain):
+    """A float op whose result no quantized layer consumes."""
+
+    def __init__(self, use) -> None:
+        super().__init__()
+        self.use = use
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.bn(self.conv(self.quant(x))))
+        side = self.use(x)
+        return self.dequant(self.fc(self.pool(x).flatten(1))), side
+
+
+@pytest.mark.parametrize(
+    ("use", "op"),
+    [
+        (lambda x: x + 1, "add"),
+        (lambda x: bool(x.max() > 0), "max"),
+        (lambda x: x.argmax(1), "argmax"),
+        (lambda x: x.to(torch.float64), "to"),
+    ],
+)
+def test_float_ops_beside_the_quantized_path_are_refused_too(use, op):
+    net = Branch(use).train()
+    fuse_modules(net, ["conv", "bn", "relu"], inplace=True)
+    model = prepare_qat(with_qconfig(net), inplace=True)
+    model(X)
+    with pytest.raises(ValueError, match=rf"'{op}' runs on the quantized result of conv: "):
+        convert(model.eval(), inplace=True)
+    assert type(model.conv).__module__ == "horizon_plugin.nn.qat"
+
+
+def test_a_high_precision_output_inside_a_model_names_both_layers():
+    net = nn.Sequential(QuantStub(), nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1), DeQuantStub())
+    net[1].qconfig = get_default_qat_out_qconfig()
+    model = prepare_qat(with_qconfig(net.train()), inplace=True)
+    model(X)
+    with pytest.raises(ValueError, match=r"2: 'input' is the high-precision .fp32. output of 1: g"):
+        convert(model.eval())

@@ -290,3 +290,19 @@ def test_state_dicts_load_strictly_into_a_fresh_model_of_the_same_stage():
     with pytest.raises(ValueError, match=r"must be int8 codes, got torch.float32"):
         other.load_state_dict(trained.state_dict(), strict=False)
     assert torch.equal(other(x), expected)
+
+
+@pytest.mark.parametrize("high_precision", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_models_of_other_dtypes_keep_dtype_and_bits_through_every_stage(dtype, high_precision):
+    net = nn.Sequential(QuantStub(), nn.Conv2d(3, 5, 3), nn.ReLU(), DeQuantStub()).to(dtype)
+    net.qconfig = get_default_qat_qconfig()
+    if high_precision:
+        net[1].qconfig = get_default_qat_out_qconfig()
+        net[2] = nn.Identity()
+    x = torch.randn(2, 3, 8, 8).to(dtype)
+    model = prepare_qat(net.train(), inplace=True)
+    model(x)
+    outputs = later_stages(model.eval(), x)
+    assert outputs["converted"].dtype == dtype
+    assert_all_equal(outputs)

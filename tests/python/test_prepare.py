@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 
 import pytest
@@ -13,7 +14,11 @@ from torch import Tensor, nn
 
 from horizon_plugin.quantization import (
     DeQuantStub,
+    FakeQuantize,
+    FakeQuantState,
+    QConfig,
     QuantStub,
+    WeightFakeQuantize,
     convert,
     disable_fake_quant,
     disable_observer,
@@ -23,6 +28,7 @@ from horizon_plugin.quantization import (
     load_float_state_dict,
     prepare_qat,
     report,
+    set_fake_quantize,
 )
 
 
@@ -231,3 +237,66 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_nothing_is_loaded():
     folded = fuse_modules(Plain().eval(), ["conv", "bn", "relu"])
     with pytest.raises(ValueError, match="the batch norm of 'conv' has been folded away"):
         load_float_state_dict(folded, Plain().state_dict())
+
+
+def test_an_example_that_fails_leaves_the_float_model():
+    net = fused()
+    classes = [type(m) for m in net.modules()]
+    with pytest.raises(ValueError, match="conv: fused"):
+        prepare_qat(net, inplace=True, example_inputs=(torch.randn(1, 5, 8, 8),))
+    assert [type(m) for m in net.modules()] == classes
+    assert net.training
+    with pytest.raises(TypeError, match="'example_inputs' must be a tuple of the model's arg"):
+        prepare_qat(net, inplace=True, example_inputs=X)
+    assert report(prepare_qat(net, example_inputs=(X,))).float_layers == []
+
+
+@pytest.mark.parametrize(
+    "qconfig",
+    [
+        QConfig(nn.Identity, WeightFakeQuantize),
+        QConfig(WeightFakeQuantize, FakeQuantize),
+        QConfig(lambda: 0, WeightFakeQuantize),
+        QConfig(FakeQuantize(), WeightFakeQuantize),
+        QConfig(FakeQuantize, 3),
+    ],
+)
+def test_a_qconfig_of_other_factories_is_refused_at_prepare(qconfig):
+    with pytest.raises(TypeError, match=r"quant: 'qconfig.\w+' must be a factory of \w*FakeQuan"):
+        prepare_qat(with_qconfig(fused(), qconfig))
+
+
+@pytest.mark.parametrize("mapping", [3, {nn.Conv2d: nn.Conv2d}, {1: 2}])
+def test_a_mapping_that_leads_nowhere_is_refused(mapping):
+    with pytest.raises(TypeError, match="prepare_qat: 'mapping' must"):
+        prepare_qat(fused(), mapping=mapping)
+    model = prepare_qat(fused())
+    model(X)
+    with pytest.raises(TypeError, match="convert: 'mapping' must"):
+        convert(model.eval(), mapping=mapping)
+
+
+def test_the_state_of_another_preset_is_refused_by_name():
+    model = prepare_qat(fused())
+    other = prepare_qat(with_qconfig(fused(), get_default_qat_qconfig(backend="x86")))
+    buffer = io.BytesIO()
+    torch.save(model.state_dict(), buffer)
+    buffer.seek(0)
+    state = torch.load(buffer, weights_only=True)
+    model.load_state_dict(state)
+    with pytest.raises(ValueError, match="must be saved for backend 'x86', got 'horizon'"):
+        other.load_state_dict(state)
+
+
+def test_calls_on_a_model_of_the_wrong_stage_are_refused():
+    with pytest.raises(ValueError, match="'model' must be prepared, got one without quantizers"):
+        set_fake_quantize(fused(), FakeQuantState.QAT)
+    with pytest.raises(TypeError, match=r"'model' must be an nn.Module, got NoneType"):
+        set_fake_quantize(None, FakeQuantState.QAT)
+    model = prepare_qat(fused())
+    model(X)
+    int8 = convert(model.eval())
+    with pytest.raises(ValueError, match="'model' must be fused or prepared, got a converted"):
+        load_float_state_dict(int8, Plain().state_dict())
+    with pytest.raises(TypeError, match="'state_dict' must map names to tensors"):
+        load_float_state_dict(model, None)
