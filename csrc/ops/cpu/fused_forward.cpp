@@ -362,6 +362,7 @@ void fused_cpu(const c10::OperatorHandle&, Stack* stack) {
 
 void fused_forward_cpu(const c10::OperatorHandle&, Stack* stack) {
   const auto [args, plan] = pop_fused_forward(*stack);
+  check_fused(args);
   push_results(*stack, forward(args, plan));
 }
 
