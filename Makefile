@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 PY := $(VENV)/bin/python
 
 .NOTPARALLEL:
-.PHONY: help setup build test test-cpp test-python demo lint format asan clean
+.PHONY: help setup build test test-cpp test-python run-cpp run-python demo lint format asan clean
 
 help:
 	@echo "make demo      train, quantize and run the example, from Python and from C++ (DEMO_ARGS=...)"
@@ -27,14 +27,20 @@ build: setup
 
 # Both halves run even when the first fails.
 test: build
-	@$(MAKE) --no-print-directory --keep-going test-cpp test-python
+	@$(MAKE) --no-print-directory --keep-going run-cpp run-python
 
 test-cpp: build
+	@$(MAKE) --no-print-directory run-cpp
+
+test-python: build
+	@$(MAKE) --no-print-directory run-python
+
+run-cpp:
 	@if [ -x $(BUILD)/horizon_tests ]; then \
 	  echo "== C++ tests"; $(BUILD)/horizon_tests --order rand --rng-seed time; \
 	else echo "== the C++ tests are left out: Catch2 is not installed"; fi
 
-test-python: build
+run-python:
 	@echo "== Python tests"
 	@$(PY) -m pytest tests/python $(PYTEST_ARGS)
 
