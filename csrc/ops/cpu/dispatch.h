@@ -34,20 +34,20 @@ const char* capability_name();
 
 /// Defines the selecting `name()`; used once per table, in dispatch.cpp.
 #if defined(HORIZON_HAVE_AVX512)
-#define HORIZON_DEFINE_SELECTOR(Table, name)             \
-  const Table& name() {                                  \
-    switch (capability()) {                              \
-      case Capability::kAvx512:                          \
-        return avx512::name();                           \
-      case Capability::kAvx2:                            \
-        return avx2::name();                             \
-      default:                                           \
-        return generic::name();                          \
-    }                                                    \
-  }                                                      \
+#define HORIZON_DEFINE_SELECTOR(Table, name) \
+  const Table& name() {                      \
+    switch (capability()) {                  \
+      case Capability::kAvx512:              \
+        return avx512::name();               \
+      case Capability::kAvx2:                \
+        return avx2::name();                 \
+      default:                               \
+        return generic::name();              \
+    }                                        \
+  }                                          \
   static_assert(true)
 #else
-#define HORIZON_DEFINE_SELECTOR(Table, name)          \
-  const Table& name() { return generic::name(); }     \
+#define HORIZON_DEFINE_SELECTOR(Table, name)      \
+  const Table& name() { return generic::name(); } \
   static_assert(true)
 #endif
