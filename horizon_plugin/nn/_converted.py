@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from horizon_plugin import _carry
 from horizon_plugin.nn import _family
+from horizon_plugin.nn._add import AddMethods
 from horizon_plugin.nn._layer import ConvertedLayer, adopt_hooks
-from horizon_plugin.nn._pending import operand_output_size, resolve_operands
 
 _GEOMETRY = (
     "in_channels out_channels in_features out_features kernel_size stride padding dilation "
@@ -258,39 +258,8 @@ class ConvertedLinear(ConvertedBody):
             return self._eager(input, None, self.op_output_padding, self.activation, False)
 
 
-class ConvertedAdd(ConvertedBody):
+class ConvertedAdd(AddMethods, ConvertedBody):
     """Integer groups that end in an add."""
-
-    def add(self, x: Tensor, y: Tensor) -> Tensor:
-        """The group's result; either operand may be the convolution's."""
-        return self._add(x, y, self.activation)
-
-    def add_relu(self, x: Tensor, y: Tensor) -> Tensor:
-        """As `add`, with a relu inside the group."""
-        return self._add(x, y, self.activation if self.activation != 0 else 1)
-
-    def _add(self, x: Tensor, y: Tensor, activation: int) -> Tensor:
-        if torch.jit.is_scripting():
-            if self.conv_operand == 2:
-                return self._scripted(x, None, self.op_output_padding, activation, True)
-            if self.conv_operand == 1:
-                return self._scripted(y, x, self.op_output_padding, activation, False)
-            return self._scripted(x, y, self.op_output_padding, activation, False)
-        else:
-            return self._add_eager(x, y, activation)
-
-    @torch.jit.unused
-    def _add_eager(self, x: Tensor, y: Tensor, activation: int) -> Tensor:
-        source, skip, operand = resolve_operands(self, x, y)
-        if operand != self.conv_operand and not torch.compiler.is_compiling():
-            self.conv_operand = operand
-        size = operand_output_size(x, y)
-        padding = self.op_output_padding if size is None else self.padding_for(source, size)
-        return self._eager(source, skip, padding, activation, skip is None)
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Refuses: the module is used through `add`."""
-        raise RuntimeError("a fused add is used through its methods add and add_relu, not called")
 
 
 class ConvertedConvTranspose2dAdd(ConvertedAdd, _Transposed):
