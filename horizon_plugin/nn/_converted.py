@@ -49,8 +49,7 @@ class ConvertedBody(ConvertedLayer, nn.Module):
             if hasattr(source, name):
                 setattr(self, name, getattr(source, name))
         self.init_layer(source._path)
-        self._inputs = dict(source._inputs)
-        self._producers = {k: list(v) for k, v in source._producers.items()}
+        self.take_records(source)
         self.training = False
         bn = source.bn
         if bn is not None and bn.running_mean is None:
@@ -76,13 +75,7 @@ class ConvertedBody(ConvertedLayer, nn.Module):
         self.register_buffer("weight_scale", scale)
         self.register_buffer("bn_scale", factor.detach())
         self.register_buffer("bias", offset.detach())
-        quantizer = source.activation_post_process
-        if quantizer is None:
-            self.register_buffer("scale", None)
-            self.register_buffer("zero_point", None)
-        else:
-            self.register_buffer("scale", quantizer.scale.detach().clone())
-            self.register_buffer("zero_point", quantizer.stored_zero_point().detach().clone())
+        self.take_grid(source.activation_post_process)
         return self
 
     def _group(

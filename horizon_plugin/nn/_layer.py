@@ -160,6 +160,20 @@ class PreparedLayer(Layer):
 class ConvertedLayer(FixedDtypes, Layer):
     """A module after `convert`: uint8 codes."""
 
+    def take_records(self, source: Layer) -> None:
+        """Copy what the prepared module recorded of its operands."""
+        self._inputs = dict(source._inputs)
+        self._producers = {k: list(v) for k, v in source._producers.items()}
+
+    def take_grid(self, quantizer: Any) -> None:
+        """Register the output's ``scale`` and stored ``zero_point``; None where it stays fp32."""
+        scale = zero_point = None
+        if quantizer is not None:
+            scale = quantizer.scale.detach().clone()
+            zero_point = quantizer.stored_zero_point().detach().clone()
+        self.register_buffer("scale", scale)
+        self.register_buffer("zero_point", zero_point)
+
     def operand_codes(self, x: Any, operand: str) -> tuple[Tensor, Tensor]:
         """Scale and stored zero point of an operand.
 

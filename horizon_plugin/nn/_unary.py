@@ -116,16 +116,9 @@ class ConvertedUnary(ConvertedLayer):
         _family.adopt(self, source)
         adopt_hooks(self, source)
         self.init_layer(source._path)
-        self._inputs = dict(source._inputs)
-        self._producers = {k: list(v) for k, v in source._producers.items()}
+        self.take_records(source)
         self._modules.pop("activation_post_process", None)
-        quantizer = source.activation_post_process
-        if quantizer is None:
-            self.register_buffer("scale", None)
-            self.register_buffer("zero_point", None)
-        else:
-            self.register_buffer("scale", quantizer.scale.detach().clone())
-            self.register_buffer("zero_point", quantizer.stored_zero_point().detach().clone())
+        self.take_grid(source.activation_post_process)
         self._deploy()
         self.training = False
         return self

@@ -177,15 +177,8 @@ class ConvertedFloatFunctional(ConvertedLayer, FunctionalMethods):
         adopt_hooks(self, source)
         self.init_layer(source._path)
         self.init_operands()
-        self._inputs = dict(source._inputs)
-        self._producers = {k: list(v) for k, v in source._producers.items()}
-        quantizer = source.activation_post_process
-        if quantizer is None:
-            self.register_buffer("scale", None)
-            self.register_buffer("zero_point", None)
-        else:
-            self.register_buffer("scale", quantizer.scale.detach().clone())
-            self.register_buffer("zero_point", quantizer.stored_zero_point().detach().clone())
+        self.take_records(source)
+        self.take_grid(source.activation_post_process)
         self.training = False
         return self
 

@@ -109,9 +109,7 @@ class ConvertedQuantStub(ConvertedLayer, nn.Module):
         self: Any = cls()
         adopt_hooks(self, source)
         self.init_layer(source._path)
-        quantizer = source.activation_post_process
-        self.register_buffer("scale", quantizer.scale.detach().clone())
-        self.register_buffer("zero_point", quantizer.stored_zero_point().detach().clone())
+        self.take_grid(source.activation_post_process)
         self.training = False
         return self
 
@@ -193,8 +191,8 @@ class ConvertedDeQuantStub(ConvertedLayer, nn.Module):
         adopt_hooks(self, source)
         self.init_layer(source._path)
         self.output_dtype = source.output_dtype
-        self._inputs = {k: t for k, t in source._inputs.items() if t is not None and t[0] != "off"}
-        self._producers = {k: list(v) for k, v in source._producers.items()}
+        self.take_records(source)
+        self._inputs = {k: t for k, t in self._inputs.items() if t is not None and t[0] != "off"}
         self.training = False
         return self
 
