@@ -4,15 +4,17 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 BUILD ?= build
 DEMO_ARGS ?=
+BENCH_ARGS ?=
 PYTEST_ARGS ?=
 
 PY := $(VENV)/bin/python
 
 .NOTPARALLEL:
-.PHONY: help setup build test test-cpp test-python run-cpp run-python demo lint format asan clean
+.PHONY: help setup build test test-cpp test-python run-cpp run-python demo bench lint format asan clean
 
 help:
 	@echo "make demo      train, quantize and run the example, from Python and from C++ (DEMO_ARGS=...)"
+	@echo "make bench     speed next to float and to others, as tables and JSON (BENCH_ARGS=...)"
 	@echo "make test      the C++ tests, then the Python tests (PYTEST_ARGS=...)"
 	@echo "make build     the library, in place: $(PY) imports it from here"
 	@echo "make lint      formatting, style and types; make format repairs the formatting"
@@ -46,6 +48,10 @@ run-python:
 
 demo: build
 	@$(PY) examples/python/digits_qat.py $(DEMO_ARGS)
+
+bench: build
+	@for name in overhead kernels inference; do \
+	  $(PY) benchmarks/$$name.py --json out/bench/$$name.json $(BENCH_ARGS) || exit 1; done
 
 lint: setup
 	@bash tools/lint.sh "$(VENV)"
