@@ -88,7 +88,10 @@ set(HORIZON_FUSE_SOURCES
     csrc/fuse/text.cpp
     csrc/fuse/resolve.cpp
     csrc/fuse/checks.cpp
-    csrc/fuse/planner.cpp)
+    csrc/fuse/planner.cpp
+    csrc/fuse/flow.cpp
+    csrc/fuse/safety.cpp
+    csrc/fuse/discover.cpp)
 
 set(HORIZON_BINDING_SOURCES
     csrc/bindings/module.cpp

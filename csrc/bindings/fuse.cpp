@@ -2,9 +2,11 @@
 #include <pybind11/stl.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "fuse/discover.h"
 #include "fuse/planner.h"
 
 namespace py = pybind11;
@@ -85,28 +87,93 @@ const char* action_name(fuse::Action action) {
   throw py::error_already_set();
 }
 
+fuse::Tree to_tree(const py::list& nodes, const std::vector<Names>& groups) {
+  fuse::Tree tree;
+  tree.groups = groups;
+  tree.nodes.reserve(nodes.size());
+  for (const auto& node : nodes) tree.nodes.push_back(to_node(node.cast<py::tuple>()));
+  return tree;
+}
+
+// (calls, values, results, kept), in the order of horizon_plugin/quantization/_call_record.py.
+fuse::Record to_record(const py::tuple& fields) {
+  using Numbers = std::vector<int>;
+  fuse::Record record;
+  for (const auto& item : fields[0].cast<py::list>()) {
+    const auto call = item.cast<py::tuple>();
+    record.calls.push_back({call[0].cast<int>(), call[1].cast<std::string>(), call[2].cast<int>(),
+                            call[3].cast<Numbers>(), call[4].cast<Numbers>(),
+                            call[5].cast<Numbers>(), call[6].cast<bool>()});
+  }
+  for (const auto& item : fields[1].cast<py::list>()) {
+    const auto value = item.cast<py::tuple>();
+    record.values.push_back({value[0].cast<int>(), value[1].cast<int>()});
+  }
+  record.results = fields[2].cast<Numbers>();
+  record.kept = fields[3].cast<Numbers>();
+  return record;
+}
+
+py::list to_python(const std::vector<fuse::Group>& groups) {
+  py::list result;
+  for (const fuse::Group& group : groups) {
+    result.append(py::make_tuple(group.members, group.names, group.custom, to_python(group.variant),
+                                 action_name(group.action), group.slot, group.qconfig));
+  }
+  return result;
+}
+
 // ([(members, names, custom, variant, action, slot, qconfig)], warnings)
 py::tuple plan_fusion(const py::list& nodes, const std::vector<Names>& groups,
                       const std::vector<Names>& lists, const std::string& mode,
                       bool allow_inner_hooks, bool match_patterns,
                       const std::vector<std::vector<int>>& custom_patterns) {
-  fuse::Tree tree;
-  tree.groups = groups;
-  tree.nodes.reserve(nodes.size());
-  for (const auto& node : nodes) tree.nodes.push_back(to_node(node.cast<py::tuple>()));
-  fuse::Plan plan;
   try {
-    plan = fuse::plan(tree, lists,
-                      {to_mode(mode), allow_inner_hooks, match_patterns, custom_patterns});
+    const fuse::Plan plan =
+        fuse::plan(to_tree(nodes, groups), lists,
+                   {to_mode(mode), allow_inner_hooks, match_patterns, custom_patterns});
+    return py::make_tuple(to_python(plan.groups), plan.warnings);
   } catch (const fuse::PlanError& error) {
     raise(error);
   }
-  py::list result;
-  for (const fuse::Group& group : plan.groups) {
-    result.append(py::make_tuple(group.members, group.names, group.custom, to_python(group.variant),
-                                 action_name(group.action), group.slot, group.qconfig));
+}
+
+// (groups as of plan_fusion, hints, [(node, name, reason, blocked)])
+py::tuple find_fusions(const py::list& nodes, const std::vector<Names>& groups,
+                       const py::tuple& record, const std::string& mode, bool allow_inner_hooks,
+                       const std::vector<std::vector<int>>& custom_patterns) {
+  try {
+    const fuse::Discovery found =
+        fuse::find_groups(to_tree(nodes, groups), to_record(record),
+                          {to_mode(mode), allow_inner_hooks, true, custom_patterns});
+    py::list left;
+    for (const fuse::LeftAlone& row : found.left) {
+      left.append(py::make_tuple(row.node, row.name, row.reason, row.blocked));
+    }
+    return py::make_tuple(to_python(found.groups), found.hints, left);
+  } catch (const fuse::PlanError& error) {
+    raise(error);
   }
-  return py::make_tuple(result, plan.warnings);
+}
+
+// Warnings; `planned` is [(members, names)].
+Names check_fusions(const py::list& nodes, const std::vector<Names>& groups,
+                    const py::tuple& record,
+                    const std::vector<std::pair<std::vector<int>, Names>>& planned) {
+  std::vector<fuse::Group> wanted;
+  for (const auto& [members, names] : planned) {
+    fuse::Group group;
+    group.members = members;
+    group.names = names;
+    wanted.push_back(std::move(group));
+  }
+  Names warnings;
+  try {
+    fuse::check_groups(to_tree(nodes, groups), to_record(record), wanted, warnings);
+  } catch (const fuse::PlanError& error) {
+    raise(error);
+  }
+  return warnings;
 }
 
 }  // namespace
@@ -116,6 +183,11 @@ void bind_fuse(py::module_& m) {
   m.def("plan_fusion", &plan_fusion, py::arg("nodes"), py::arg("groups"), py::arg("lists"),
         py::arg("mode"), py::arg("allow_inner_hooks"), py::arg("match_patterns"),
         py::arg("custom_patterns"), "Resolves and checks lists of names; changes nothing.");
+  m.def("find_fusions", &find_fusions, py::arg("nodes"), py::arg("groups"), py::arg("record"),
+        py::arg("mode"), py::arg("allow_inner_hooks"), py::arg("custom_patterns"),
+        "Finds the groups that are safe to fuse, by a record of calls.");
+  m.def("check_fusions", &check_fusions, py::arg("nodes"), py::arg("groups"), py::arg("record"),
+        py::arg("planned"), "Refuses planned groups that a record of calls shows to be unsafe.");
 }
 
 }  // namespace horizon::bindings

@@ -27,6 +27,8 @@ from horizon_plugin.quantization.fuse_modules import (  # isort: skip
     fuse_known_modules,
     fuse_modules,
 )
+from horizon_plugin.quantization._fuse import check_unfused_operations, fuse  # isort: skip
+from horizon_plugin.quantization._fusion_report import fusion_report  # isort: skip
 from horizon_plugin.quantization._convert import convert  # isort: skip
 from horizon_plugin.quantization._load import load_float_state_dict  # isort: skip
 from horizon_plugin.quantization._prepare import prepare_qat  # isort: skip
@@ -42,14 +44,17 @@ __all__ = [
     "QuantStub",
     "WeightFakeQuantize",
     "carry",
+    "check_unfused_operations",
     "convert",
     "disable_fake_quant",
     "disable_observer",
     "enable_fake_quant",
     "enable_observer",
     "freeze_bn_stats",
+    "fuse",
     "fuse_known_modules",
     "fuse_modules",
+    "fusion_report",
     "get_default_calib_qconfig",
     "get_default_qat_out_qconfig",
     "get_default_qat_qconfig",

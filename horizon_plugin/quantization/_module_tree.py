@@ -223,6 +223,10 @@ class ModuleTree:
                 return (0, *self.slots[base][-1])
         return None
 
+    def children_of(self, node: int) -> list[int]:
+        """The nodes of a module's children."""
+        return self.nodes[node][-1]
+
     def qconfig(self, number: int) -> Any:
         """The setting that the planner knows by `number`."""
         return self._qconfigs[number]
