@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from horizon_plugin.nn._pending import operand_output_size, resolve_operands
+from horizon_plugin.nn._operands import operand_output_size, resolve_operands
 
 
 class AddMethods:

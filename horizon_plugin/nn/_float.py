@@ -11,12 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from horizon_plugin.nn import _family
-from horizon_plugin.nn._pending import (
-    OTHER_FUNCTIONALS,
-    operand_output_size,
-    refuse_functional,
-    resolve_operands,
-)
+from horizon_plugin.nn._operands import operand_output_size, resolve_operands
+from horizon_plugin.nn._pending import OTHER_FUNCTIONALS, refuse_functional
 
 
 def check_two_dimensional(z: Tensor, name: str) -> Tensor:

@@ -2,9 +2,9 @@
 
 A group with an add computes everything in the add, which alone sees both operands. The module in
 the convolution's slot only hands on its input, as a new tensor that stands for the convolution's
-result and carries a *link*: ``(token, source, version, stage, output_size)``. The add recognizes
-its convolution's operand by the token, an object that both modules share (so that it survives
-deepcopy and pickle), and computes from the source.
+result and carries a *link*. The add recognizes its convolution's operand by the link's token, an
+object that both modules share (so that it survives deepcopy and pickle), and computes from its
+source.
 
 In eager that tensor is a `PendingTensor`, which refuses every use but the group's own modules: no
 other code can compute from a value that does not exist yet. Under tracing, compilation and export
@@ -13,9 +13,10 @@ it is a plain alias of the source; a script sees the source itself.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.fx
 from torch import Tensor, nn
 
 LINK = "_pending"
@@ -24,7 +25,16 @@ LINK = "_pending"
 AFTER_BASE = 0
 AFTER_NORM = 1
 
-Link = tuple[Any, ...]
+
+class Link(NamedTuple):
+    """What ties a pending result to its group."""
+
+    token: FusedGroup
+    source: Any  # the convolution's input: a tensor, or a proxy of a symbolic trace
+    version: int  # the in-place counter of `source` when the convolution was called
+    stage: int
+    output_size: list[int] | None
+    context: tuple[bool, bool] | None  # grad mode and autocast at that time; None in graphs
 
 
 class FusionError(ValueError):
@@ -82,14 +92,27 @@ class PendingTensor(Tensor):
         link = _first_link((args, kwargs or {}))
         if link is None:
             raise PendingError(f"{_name_of(func)} used the result of a fused convolution")
-        raise PendingError(_misuse(link[0], _name_of(func)))
+        raise PendingError(misuse(link.token, _name_of(func)))
 
     def __repr__(self, **kwargs: Any) -> str:  # type: ignore[override]
-        token = getattr(self, LINK)[0]
+        token = getattr(self, LINK).token
         return f"<result of {token.base_name}, pending until {token.add_name}.add>"
 
+    def __format__(self, spec: str) -> str:
+        return format(repr(self), spec)
 
-def _misuse(token: FusedGroup, user: str) -> str:
+    def __iter__(self) -> Any:
+        raise PendingError(misuse(getattr(self, LINK).token, "iteration"))
+
+
+# What a pending tensor holds: a function that takes it apart in C++, past __torch_function__, finds
+# no data to compute from.
+_NOTHING = torch.empty(0, device="meta")
+SPENT = "_spent"
+
+
+def misuse(token: FusedGroup, user: str) -> str:
+    """The text for a use of a pending result by anything but its group."""
     return (
         f"result of {token.base_name} used by {user} before its add: {token.base_name} was fused "
         f"into {token.add_name}, which computes it, so only the group's own modules and "
@@ -129,19 +152,48 @@ def version_of(x: Tensor) -> int:
     return version if type(version) is int else -1
 
 
-def _link_of(x: Any) -> Link | None:
+def _through_identities(proxy: torch.fx.Proxy) -> Link | None:
+    """The link of a proxy behind modules that return what they get.
+
+    In eager they return the very same object; a symbolic trace makes a new proxy for each.
+    """
+    node: Any = proxy.node
+    root = getattr(proxy.tracer, "root", None)
+    while (
+        node.op == "call_module"
+        and root is not None
+        and type(root.get_submodule(node.target)) is nn.Identity
+    ):
+        node = node.args[0] if node.args else node.kwargs["input"]
+    return getattr(proxy.tracer, LINK, {}).get(node)
+
+
+def link_of(x: Any) -> Link | None:
+    """The link that `x` carries, if any."""
+    if isinstance(x, torch.fx.Proxy):
+        return _through_identities(x)
     link = getattr(x, LINK, None)
-    return link if type(link) is tuple else None
+    return link if type(link) is Link else None
 
 
 def _linked(link: Link) -> Tensor:
-    source = link[1]
+    source = link.source
+    if isinstance(source, torch.fx.Proxy):
+        proxy = torch.ops.aten.alias(source)
+        source.tracer.__dict__.setdefault(LINK, {})[proxy.node] = link
+        return proxy
     if _is_graph_mode() or not isinstance(source, Tensor):
         stand_in = torch.ops.aten.alias(source)
+        link = link._replace(context=None)
     else:
-        stand_in = Tensor.__new__(PendingTensor)
+        stand_in = Tensor._make_subclass(PendingTensor, _NOTHING)
     setattr(stand_in, LINK, link)
     return stand_in
+
+
+def execution_context() -> tuple[bool, bool]:
+    """Grad mode and autocast, which decide what an op does besides its arguments."""
+    return torch.is_grad_enabled(), torch._C._is_any_autocast_enabled()
 
 
 class Placeholder(nn.Identity):
@@ -177,8 +229,9 @@ class BasePlaceholder(Placeholder):
     def _hand_on(self, input: Tensor, output_size: list[int] | None) -> Tensor:
         token = self._pending_token
         if type(input) is PendingTensor:
-            raise PendingError(_misuse(getattr(input, LINK)[0], self.fused_name))
-        return _linked((token, input, version_of(input), AFTER_BASE, output_size))
+            raise PendingError(misuse(getattr(input, LINK).token, self.fused_name))
+        context = None if torch.compiler.is_compiling() else execution_context()
+        return _linked(Link(token, input, version_of(input), AFTER_BASE, output_size, context))
 
 
 class TransposedPlaceholder(BasePlaceholder):
@@ -208,17 +261,17 @@ class NormPlaceholder(Placeholder):
 
     @torch.jit.unused
     def _pass(self, input: Tensor) -> Tensor:
-        link = _link_of(input)
+        link = link_of(input)
         token = self._pending_token
-        if link is None or link[0] is not token:
+        if link is None or link.token is not token:
             if type(input) is PendingTensor:
-                raise PendingError(_misuse(link[0], self.fused_name))  # type: ignore[index]
+                raise PendingError(misuse(link.token, self.fused_name))  # type: ignore[union-attr]
             raise PendingError(
                 f"{self.fused_name} was fused into {token.add_name} and must be called on the "
                 f"result of {token.base_name} only, got another tensor: leave it out of the fused "
                 "list, or give the other call a batch norm of its own"
             )
-        return _linked((token, link[1], link[2], AFTER_NORM, link[4]))
+        return _linked(link._replace(stage=AFTER_NORM))
 
 
 class ActivationPlaceholder(Placeholder):
@@ -234,90 +287,8 @@ class ActivationPlaceholder(Placeholder):
     @torch.jit.unused
     def _pass(self, input: Tensor) -> Tensor:
         if type(input) is PendingTensor:
-            raise PendingError(_misuse(getattr(input, LINK)[0], self.fused_name))
+            raise PendingError(misuse(getattr(input, LINK).token, self.fused_name))
         return input
-
-
-def _own_operand(module: Any, x: Any) -> Link | None:
-    """The link of `x` if it comes from the module's own convolution."""
-    link = _link_of(x)
-    if link is None:
-        return None
-    token = module._pending_token
-    if link[0] is not token:
-        if type(x) is PendingTensor:
-            raise PendingError(_misuse(link[0], f"{token.add_name}.add"))
-        return None
-    if link[3] != token.stage:
-        raise PendingError(
-            f"result of {token.base_name} used by {token.add_name}.add before "
-            f"{token.names[1]}, which was fused with it: call {token.names[1]} between them"
-        )
-    if link[2] >= 0 and version_of(link[1]) != link[2]:
-        raise PendingError(
-            f"the input of {token.base_name} was changed in place between {token.base_name} and "
-            f"{token.add_name}.add, which computes from it: use the out-of-place op there (such as "
-            "nn.ReLU(inplace=False))"
-        )
-    return link
-
-
-def resolve_operands(module: Any, x: Any, y: Any) -> tuple[Tensor, Tensor | None, int]:
-    """Tell the convolution's operand of a fused add from the other one.
-
-    Args:
-        module: the fused module, of any stage; has ``_pending_token``.
-        x, y: the operands of its `add`.
-
-    Returns:
-        The convolution's input, the other operand (None if both came through the convolution: the
-        result is z + z) and 0, 1 or 2: the first, the second or both are the convolution's.
-
-    Raises:
-        PendingError: neither operand came through the group's convolution, its batch norm was
-            skipped, or its input changed in place since.
-    """
-    first = _own_operand(module, x)
-    second = _own_operand(module, y)
-    if first is None and second is None:
-        token = module._pending_token
-        raise PendingError(
-            f"{token.add_name}.add: one operand must be the result of {token.base_name}, which is "
-            f"fused into it, got two other tensors: hand that result to the add unchanged, or "
-            f"leave {token.add_name} out of the fused list"
-        )
-    own = second if first is None else first
-    if own[4] is not None and not getattr(module, "takes_output_size", False):  # type: ignore[index]
-        raise PendingError(
-            f"{module._pending_token.base_name}: 'output_size' must be None here, got {own[4]}"  # type: ignore[index]
-        )
-    if first is None:
-        return own[1], x, 1  # type: ignore[index]
-    if second is None:
-        return own[1], y, 0  # type: ignore[index]
-    if x is not y:
-        _check_one_call(module, first, second)
-    return own[1], None, 2  # type: ignore[index]
-
-
-def _check_one_call(module: Any, first: Link, second: Link) -> None:
-    token = module._pending_token
-    bn = getattr(module, "bn", None)
-    if first[1] is second[1] and first[4] == second[4] and (bn is None or not bn.training):
-        return
-    raise PendingError(
-        f"{token.add_name}.add: both operands are results of {token.base_name}, from two calls: a "
-        f"fused {token.base_name} is computed once for each add; leave it out of the fused list"
-    )
-
-
-def operand_output_size(x: Any, y: Any) -> list[int] | None:
-    """The `output_size` that the transposed convolution of a fused add was called with."""
-    for operand in (x, y):
-        link = _link_of(operand)
-        if link is not None and link[4] is not None:
-            return link[4]
-    return None
 
 
 # What a FloatFunctional offers besides add and add_relu.
