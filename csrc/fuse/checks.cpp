@@ -55,8 +55,9 @@ class GroupCheck {
 
   void refuse_subclasses() const {
     for (std::size_t i = 0; i < size(); ++i) {
-      if (member(i).derived_from == Kind::kOther) continue;
+      if (member(i).kind != Kind::kOther) continue;
       if (!member(i).obstacle.empty()) refuse(name(i) + " " + member(i).obstacle);
+      if (member(i).derived_from == Kind::kOther) continue;
       const std::string& type = member(i).class_name;
       refuse(name(i) + " is a " + type + ", a subclass of " +
                  std::string(kind_name(member(i).derived_from)) +

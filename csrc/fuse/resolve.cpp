@@ -54,8 +54,9 @@ void Resolver::refuse_name(const std::string& path, const std::string& parent_pa
   } else if (node.children.empty()) {
     text += where + " has no child " + quoted(name) + ", nor any other";
   } else {
-    text +=
-        where + " has no child " + quoted(name) + "; its children are " + joined(node.child_names);
+    std::vector<std::string> children;
+    for (const std::string& child : node.child_names) children.push_back(printable(child));
+    text += where + " has no child " + quoted(name) + "; its children are " + joined(children);
   }
   throw PlanError(ErrorKind::kValue,
                   text +

@@ -41,7 +41,8 @@ def folded_parameters(base: Any, bn: Any) -> tuple[nn.Parameter, nn.Parameter]:
             f"fuse_modules: a batch norm must be on the device of its layer to be folded, got "
             f"{bn.running_mean.device} and {weight.device}"
         )
-    with torch.no_grad():
+    # Parameters made in inference mode could never be trained.
+    with torch.inference_mode(False), torch.no_grad():
         factor, offset = torch.ops.horizon.fold_batch_norm(
             base.bias,
             bn.weight,

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
 from horizon_plugin.nn._layer import Layer
@@ -35,6 +36,11 @@ _CHANNELS = {
     "SyncBatchNorm": "num_features",
 }
 _OTHER = "Other"
+# The position of a node's parent among its fields.
+_PARENT = 11
+
+# Where a node's tuple has them.
+_PARENT, _CHILD_NAMES, _CHILDREN = 11, -2, -1
 
 _WRAPPERS = {
     "DataParallel": "module",
@@ -81,6 +87,30 @@ def _inner_of(cls: type) -> str:
     return ""
 
 
+def to_text(name: str) -> str:
+    """`name` as UTF-8 can hold it; the planner gets all names in this form."""
+    return name if name.isascii() else name.encode(errors="backslashreplace").decode()
+
+
+def _functional_obstacle(module: Any) -> str:
+    for method in ("add", "add_relu"):
+        if method in module.__dict__:
+            return (
+                f"must compute what its class does, but its {method} was replaced on the instance: "
+                "undo that first"
+            )
+    # torch's own class runs its result through a child.
+    child = module._modules.get("activation_post_process")
+    if child is not None and type(child) is not nn.Identity:
+        return (
+            f"must not be quantized yet, but its result goes through a {type(child).__name__}: "
+            "call fuse_modules before torch's own prepare"
+        )
+    if child is not None and (child._forward_hooks or child._forward_pre_hooks):
+        return "must have no hooks on its activation_post_process: remove them first"
+    return ""
+
+
 def _is_relu6(module: Any) -> bool:
     return module.min_val == 0 and module.max_val == 6
 
@@ -101,6 +131,8 @@ def _obstacle(module: nn.Module, kind: str) -> str:
             "must compute what its class does, but its forward was replaced on the instance: "
             "undo that first"
         )
+    if kind == "FloatFunctional":
+        return _functional_obstacle(module)
     if kind not in _CHANNELS:
         return ""
     for name in ("weight", "bias"):
@@ -113,7 +145,7 @@ def _obstacle(module: nn.Module, kind: str) -> str:
         elif f"{name}_orig" in module._parameters:
             remedy = "it is spectral-normed: call torch.nn.utils.remove_spectral_norm on it first"
         else:
-            remedy = f"make its {name} a parameter first"
+            remedy = f"it has none: assign torch.nn.Parameter(module.{name}.detach()) first"
         return f"must hold '{name}' as a plain parameter, but {remedy}"
     return ""
 
@@ -174,7 +206,7 @@ class ModuleTree:
                     parents.append(position)
                     tree.slots.append([])
                 tree.slots[node].append((module, name))
-                names.append(name)
+                names.append(to_text(name))
                 children.append(node)
             tree.nodes.append(tree._node(module, parents[position], names, children))
             position += 1
@@ -196,16 +228,28 @@ class ModuleTree:
     def _is_stateless(self, module: nn.Module) -> bool:
         return type(module) in (nn.ReLU, nn.ReLU6, nn.Hardtanh)
 
+    def _script_node(
+        self, module: nn.Module, parent: int, names: list[str], children: list[int]
+    ) -> tuple[Any, ...]:
+        info = self._class_info(type(module))
+        obstacle = (
+            "is a TorchScript module, which can no longer be changed: call fuse_modules before "
+            "torch.jit.script or torch.jit.trace"
+        )
+        settings = (info.type_id, module.training, False, -1, False, False, False, -1, parent)
+        return (info.name, _OTHER, _OTHER, *settings, -1, -1, obstacle, "", names, children)
+
     def places_of(self, node: int, base: int) -> list[tuple[nn.Module, str]]:
         """Where a member of a group is replaced: all its places; an activation's own, and those
         beside another place of the group's base."""
         module = self.modules[node]
         places = list(self.slots[node])
-        if self._is_stateless(module):
+        if self._is_stateless(module) and len(self.slots[base]) > 1:
+            known = {id(parent) for parent, _ in self.slots[node]}
             for parent, _ in self.slots[base]:
-                for name, child in parent._modules.items():
-                    if child is module and not any(p is parent for p, _ in self.slots[node]):
-                        places.append((parent, name))
+                if id(parent) not in known:
+                    children = parent._modules.items()
+                    places += [(parent, name) for name, child in children if child is module]
         return places
 
     def other_place(self, members: Sequence[int]) -> tuple[int, nn.Module, str] | None:
@@ -223,9 +267,28 @@ class ModuleTree:
                 return (0, *self.slots[base][-1])
         return None
 
+    def paths(self) -> list[str]:
+        """The dotted path of each node, through the first place that holds its module."""
+        paths = [""] * len(self.nodes)
+        for number, fields in enumerate(self.nodes):
+            for name, child in zip(fields[-2], fields[-1], strict=True):
+                if self.nodes[child][_PARENT] == number and not paths[child]:
+                    paths[child] = f"{paths[number]}.{name}" if paths[number] else name
+        return paths
+
     def children_of(self, node: int) -> list[int]:
         """The nodes of a module's children."""
         return self.nodes[node][-1]
+
+    def path_of(self, node: int) -> str:
+        """The first name of a module, from the root on."""
+        parts: list[str] = []
+        while node > 0:
+            parent = self.nodes[node][_PARENT]
+            position = self.nodes[parent][_CHILDREN].index(node)
+            parts.append(self.nodes[parent][_CHILD_NAMES][position])
+            node = parent
+        return ".".join(reversed(parts))
 
     def qconfig(self, number: int) -> Any:
         """The setting that the planner knows by `number`."""
@@ -271,6 +334,8 @@ class ModuleTree:
         self, module: nn.Module, parent: int, names: list[str], children: list[int]
     ) -> tuple[Any, ...]:
         cls = type(module)
+        if isinstance(module, torch.jit.ScriptModule):
+            return self._script_node(module, parent, names, children)
         if "parametrizations" in module._modules:
             cls = cls.__mro__[1]
         info = self._class_info(cls)

@@ -13,9 +13,10 @@ from torch import nn
 from horizon_plugin import qat_mode
 from horizon_plugin.nn._pending import FusionError
 from horizon_plugin.quantization import _replacements
-from horizon_plugin.quantization._module_tree import ModuleTree
+from horizon_plugin.quantization._module_tree import ModuleTree, to_text
 from horizon_plugin.quantization._preflight import ModelState, Preflight
 from horizon_plugin.quantization._replacements import FuserMethods
+from horizon_plugin.quantization._tied import fold_warnings
 
 __all__ = ["FusionError", "fuse_known_modules", "fuse_modules"]
 
@@ -24,9 +25,9 @@ __all__ = ["FusionError", "fuse_known_modules", "fuse_modules"]
 
 def _to_name(name: Any) -> str:
     if isinstance(name, str):
-        return name if name.isascii() else name.encode(errors="replace").decode()
+        return to_text(name)
     if isinstance(name, int) and not isinstance(name, bool):
-        return str(name)
+        return str(name) if name.bit_length() <= 64 else hex(name)  # str refuses huge ones
     raise TypeError(
         "fuse_modules: 'modules_to_fuse' must hold names (str) or subscripts (int), got "
         f"{name!r} ({type(name).__name__})"
@@ -238,7 +239,7 @@ def replace_groups(
         replacements = _replacements.build_all(tree, groups, methods)
     else:
         replacements = _replacements.build_by(fuser_func, tree, groups, methods)
-    for message in messages:
+    for message in [*messages, *fold_warnings(tree, groups)]:
         warnings.warn(message, stacklevel=4)
     _replacements.apply(tree, groups, replacements)
     if preflight is None or state is None:
