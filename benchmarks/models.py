@@ -5,6 +5,8 @@ Weights are random: speed and memory do not depend on them.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
@@ -230,4 +232,10 @@ INFERENCE = {
     "resnet18": (ResNet18, 224),
     "mobilenet_v2": (MobileNetV2, 224),
     "unet": (UNet, 128),
+}
+
+#: name -> (float model for training on small images, the size of its images).
+TRAINING = {
+    "resnet18": (partial(ResNet18, small_images=True), 64),
+    "mobilenet_v2": (partial(MobileNetV2, small_images=True), 32),
 }

@@ -1,0 +1,172 @@
+"""A QAT training step against the float step: time, bytes saved for backward, peak memory."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from common import Call, describe, finish, interleave, machine, parser, table
+from models import TRAINING
+from stages import prepared
+from torch import Tensor, nn
+
+Build = Callable[[nn.Module, Tensor], nn.Module]
+CLASSES = 10
+
+
+def _float(model: nn.Module, _: Tensor) -> nn.Module:
+    return copy.deepcopy(model)
+
+
+def _torch_ao(model: nn.Module, x: Tensor) -> nn.Module:
+    """torch.ao's FX quantization-aware training with its x86 defaults."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.ao.quantization import get_default_qat_qconfig_mapping
+        from torch.ao.quantization.quantize_fx import prepare_qat_fx
+
+        return prepare_qat_fx(
+            copy.deepcopy(model).train(), get_default_qat_qconfig_mapping("x86"), (x,)
+        )
+
+
+#: name -> how a float model becomes it, and the layout of its images.
+FORMS: dict[str, tuple[Build, torch.memory_format]] = {
+    "float channels_last": (_float, torch.channels_last),
+    "float contiguous": (_float, torch.contiguous_format),
+    "QAT": (prepared, torch.channels_last),
+    "QAT contiguous": (prepared, torch.contiguous_format),
+    "torch.ao QAT": (_torch_ao, torch.channels_last),
+}
+FLOAT = "float channels_last"
+
+
+def build(form: str, name: str, batch: int) -> tuple[nn.Module, Tensor, Tensor]:
+    """A model in training mode, images and labels."""
+    factory, side = TRAINING[name]
+    make, layout = FORMS[form]
+    torch.manual_seed(0)
+    x = torch.randn(batch, 3, side, side).contiguous(memory_format=layout)
+    labels = torch.randint(0, CLASSES, (batch,))
+    model = factory(classes=CLASSES).to(memory_format=layout)
+    return make(model, x).train(), x, labels
+
+
+def step_of(form: str, name: str, batch: int) -> Call:
+    """One training step: forward, loss, backward, SGD with momentum."""
+    model, x, labels = build(form, name, batch)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), labels).backward()
+        optimizer.step()
+
+    return step
+
+
+@contextmanager
+def _counting(model: nn.Module) -> Iterator[dict[int, int]]:
+    """Storages, other than parameters, that autograd saves meanwhile: address -> bytes."""
+    kept = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    found: dict[int, int] = {}
+    alive = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in kept:
+            found[storage.data_ptr()] = storage.nbytes()
+            alive.append(storage)  # or its address could be given out again
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield found
+
+
+def saved_bytes(form: str, name: str, batch: int) -> int:
+    """Bytes that a forward pass saves for backward, shared storages once."""
+    model, x, labels = build(form, name, batch)
+    with _counting(model) as found:
+        F.cross_entropy(model(x), labels)
+    return sum(found.values())
+
+
+def _memory_line(key: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(key):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"/proc/self/status has no {key}")
+
+
+def _peak(form: str, name: str, batch: int) -> int:
+    """Most memory that three steps hold beyond what the process held before its model."""
+    before = _memory_line("VmRSS")
+    step = step_of(form, name, batch)
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak of setting up
+    for _ in range(3):
+        step()
+    return _memory_line("VmHWM") - before
+
+
+def peak_bytes(form: str, name: str, batch: int, threads: int) -> int:
+    """`_peak` in a fresh process."""
+    command = [sys.executable, __file__, "--peak", form, "--models", name]
+    command += ["--batch", str(batch), "--threads", str(threads)]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def _measure(name: str, batch: int, given: argparse.Namespace) -> dict[str, Any]:
+    forms = given.forms
+    times = interleave(
+        {form: step_of(form, name, batch) for form in forms}, given.rounds, seconds=0.0
+    )
+    saved = {form: saved_bytes(form, name, batch) for form in forms}
+    peaks = {form: peak_bytes(form, name, batch, given.threads) for form in forms}
+    rows = (
+        (
+            form,
+            f"{times[form] * 1e3:.1f}",
+            f"{times[form] / times[FLOAT]:.3f}",
+            f"{saved[form] / 2**20:.1f}",
+            f"{saved[form] / saved[FLOAT]:.3f}",
+            f"{peaks[form] / 2**20:.1f}",
+            f"{peaks[form] / peaks[FLOAT]:.3f}",
+        )
+        for form in forms
+    )
+    side = TRAINING[name][1]
+    header = ("", "ms", "/ float", "saved MiB", "/ float", "peak MiB", "/ float")
+    print(table(f"{name}, a step of batch {batch}, 3x{side}x{side}", header, rows))
+    return {"model": name, "batch": batch, "seconds": times, "saved": saved, "peak": peaks}
+
+
+def main() -> None:
+    """Run the benchmark."""
+    options = parser(__doc__ or "", rounds=8)
+    options.add_argument("--models", nargs="+", default=list(TRAINING), choices=TRAINING)
+    options.add_argument("--batch", type=int, default=16)
+    options.add_argument("--forms", nargs="+", default=list(FORMS), choices=FORMS)
+    options.add_argument("--peak", choices=FORMS, help=argparse.SUPPRESS)
+    given = options.parse_args()
+    torch.set_num_threads(given.threads)
+    if given.peak is not None:
+        print(_peak(given.peak, given.models[0], given.batch))
+        return
+    if FLOAT not in given.forms:
+        given.forms.insert(0, FLOAT)
+    print(describe(machine()) + "\n")
+    results = [_measure(name, given.batch, given) for name in given.models]
+    finish("training", results, given.json)
+
+
+if __name__ == "__main__":
+    main()
