@@ -34,7 +34,7 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     print(describe(machine()) + "\n")
     results = []
-    for build in (ResNet18, MobileNetV2):
+    for name, build in (("ResNet-18, width 8", lambda: ResNet18(8)), ("MobileNetV2", MobileNetV2)):
         images = torch.randn(8, 3, 32, 32).to(memory_format=torch.channels_last)
         x = images[:1].clone(memory_format=torch.channels_last)
         int8 = converted(settle(build(), images), images)
@@ -48,12 +48,12 @@ def main() -> None:
             (k, f"{t * 1e6:.0f}", f"{(t - times['traced, frozen']) / count * 1e6:.2f}")
             for k, t in times.items()
         )
-        title = f"{build.__name__}, 3x32x32, {count} converted layers"
+        title = f"{name}, 3x32x32, {count} converted layers"
         print(table(title, ("", "us", "us a layer over frozen"), rows))
         operators = _operators(trace)
         print("operators in the trace: " + ", ".join(f"{n} {k}" for k, n in operators.items()))
         print()
-        results.append({"model": build.__name__, "seconds": times, "operators": operators})
+        results.append({"model": name, "seconds": times, "operators": operators})
     finish("overhead", results, given.json)
 
 

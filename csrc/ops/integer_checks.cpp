@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <sstream>
+#include <string>
 
 #include "ops/checks.h"
 
@@ -48,6 +49,11 @@ quant::Activation check_activation(const char* op, int64_t activation) {
   HORIZON_CHECK_VALUE(activation >= 0 && activation < quant::kActivationCount, op, "activation",
                       "0 (none), 1 (relu) or 2 (relu6)", activation);
   return static_cast<quant::Activation>(activation);
+}
+
+std::string indexed(const char* name, size_t i) {
+  std::string text = name;
+  return text.append("[").append(std::to_string(i)).append("]");
 }
 
 float check_constant(const char* op, const char* what, float value) {

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
+
 #include "quant/requantize.h"
 
 // Checks that the integer ops share. Those of dtype, shape and device serve Meta kernels as well;
@@ -32,6 +34,9 @@ CodeGrid read_grid(const char* op, const char* scale, const at::Tensor& scale_te
 
 /// The activation of an `activation` argument; ValueError unless 0, 1 or 2.
 quant::Activation check_activation(const char* op, int64_t activation);
+
+/// "name[i]": the i-th tensor of an argument.
+std::string indexed(const char* name, size_t i);
 
 /// Fails unless a constant of the arithmetic, named in words, is finite.
 float check_constant(const char* op, const char* what, float value);

@@ -26,8 +26,6 @@ at::MemoryFormat common_format(at::TensorList q) {
   return format;
 }
 
-std::string indexed(const char* name, size_t i) { return c10::str(name, "[", i, "]"); }
-
 }  // namespace
 
 at::Tensor quantized_cat(at::TensorList q, at::TensorList scales, at::TensorList zero_points,

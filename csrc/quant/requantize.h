@@ -45,20 +45,39 @@ HORIZON_HD float average_multiplier(double scale, double y_scale, double count) 
 /// ReLU6's bound on codes, 6 / s_y.
 HORIZON_HD float six_on_grid(double y_scale) { return static_cast<float>(6.0 / y_scale); }
 
-/// Steps 2 and 3 without the skip: two roundings, no fma.
-HORIZON_HD float scale_accumulator(int32_t acc, float multiplier, float offset) {
-  const float v = static_cast<float>(acc) * multiplier;
+/// Steps 2 and 3 without the skip: two roundings, no fma. T is float or a kernel's vector of
+/// floats.
+template <typename T>
+HORIZON_HD T scale_value(T acc, T multiplier, T offset) {
+  const T v = acc * multiplier;
   return v + offset;
 }
 
-/// Step 3: the skip's centred code enters with one rounding.
+HORIZON_HD float scale_accumulator(int32_t acc, float multiplier, float offset) {
+  return scale_value(static_cast<float>(acc), multiplier, offset);
+}
+
+/// Step 3: the skip's centred code enters with one rounding. Vectors bring their own fma.
+template <typename T>
+HORIZON_HD T add_scaled(T v, T centred_code, T ratio) {
+  using std::fma;
+  return fma(centred_code, ratio, v);
+}
+
 HORIZON_HD float add_skip(float v, int32_t centred_code, float ratio) {
-  return std::fma(static_cast<float>(centred_code), ratio, v);
+  return add_scaled(v, static_cast<float>(centred_code), ratio);
 }
 
 /// A sum of two tensors of codes: the second is rounded, the first enters with one rounding.
-HORIZON_HD float add_codes(int32_t centred_a, float ratio_a, int32_t centred_b, float ratio_b) {
-  return add_skip(static_cast<float>(centred_b) * ratio_b, centred_a, ratio_a);
+template <typename T>
+HORIZON_HD T add_codes(T centred_a, T ratio_a, T centred_b, T ratio_b) {
+  return add_scaled(centred_b * ratio_b, centred_a, ratio_a);
+}
+
+/// A product of two tensors of codes: the product is exact.
+template <typename T>
+HORIZON_HD T multiply_codes(T centred_a, T centred_b, T ratio) {
+  return centred_a * centred_b * ratio;
 }
 
 /// Step 4. `six` is 6 / s_y on codes and 6 on real numbers.
@@ -87,6 +106,19 @@ HORIZON_HD uint32_t to_code_bits(float v, float stored_zero_point) {
 
 HORIZON_HD uint8_t to_code(float v, float stored_zero_point) {
   return static_cast<uint8_t>(to_code_bits(v, stored_zero_point));
+}
+
+/// Where steps 4 and 5 saturate v + z: they are monotone, so an activation moves the ends of the
+/// codes instead of v. Between the ends the code is rint(v + z).
+struct CodeEnds {
+  float low, high;
+};
+
+/// `six` is 6 / s_y; the stored zero point lies in [0, 255].
+HORIZON_HD CodeEnds code_ends(Activation act, float six, float stored_zero_point) {
+  const float bound = six + stored_zero_point;
+  return {act == Activation::kNone ? 0.0F : stored_zero_point,
+          act == Activation::kRelu6 && bound < 255.0F ? bound : 255.0F};
 }
 
 }  // namespace horizon::quant

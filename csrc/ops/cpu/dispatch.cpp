@@ -3,8 +3,10 @@
 #include <cstdlib>
 #include <string>
 
+#include "ops/cpu/kernels/average_pool.h"
 #include "ops/cpu/kernels/codes.h"
 #include "ops/cpu/kernels/depthwise.h"
+#include "ops/cpu/kernels/elementwise.h"
 #include "ops/cpu/kernels/fake_quantize.h"
 #include "ops/cpu/kernels/fused.h"
 #include "ops/cpu/kernels/gemm.h"
@@ -76,8 +78,10 @@ const char* capability_name() {
   }
 }
 
+HORIZON_DEFINE_SELECTOR(AveragePoolKernels, average_pool_kernels);
 HORIZON_DEFINE_SELECTOR(CodesKernels, codes_kernels);
 HORIZON_DEFINE_SELECTOR(DepthwiseKernels, depthwise_kernels);
+HORIZON_DEFINE_SELECTOR(ElementwiseKernels, elementwise_kernels);
 HORIZON_DEFINE_SELECTOR(FakeQuantizeKernels, fake_quantize_kernels);
 HORIZON_DEFINE_SELECTOR(FusedKernels, fused_kernels);
 HORIZON_DEFINE_SELECTOR(GemmKernels, gemm_kernels);

@@ -6,10 +6,13 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "ops/cpu/kernels/codes.h"
+#include "ops/cpu/kernels/elementwise.h"
 #include "ops/integer_checks.h"
 
 namespace horizon::ops {
@@ -17,6 +20,7 @@ namespace {
 
 constexpr const char* kOp = "quantized_affine";
 constexpr int64_t kGrain = 1 << 15;
+constexpr int64_t kBlock = 64;  ///< a multiple of what kernels store at once
 
 struct Constants {
   std::vector<float> multiplier, offset;
@@ -35,11 +39,15 @@ Constants read_constants(const at::Tensor& factor, const at::Tensor& offset, con
   for (const auto c : c10::irange(count)) {
     const double a_c = a_values[a.numel() == 1 ? 0 : c];
     const double b_c = b_values[b.numel() == 1 ? 0 : c];
-    const std::string channel = count == 1 ? "" : " of channel " + std::to_string(c);
-    out.multiplier.push_back(check_constant(kOp, ("the multiplier" + channel).c_str(),
-                                            quant::product_multiplier(x.scale, a_c, y.scale)));
-    out.offset.push_back(check_constant(kOp, ("the offset" + channel).c_str(),
-                                        quant::requantize_offset(b_c, y.scale)));
+    const float multiplier = quant::product_multiplier(x.scale, a_c, y.scale);
+    const float shift = quant::requantize_offset(b_c, y.scale);
+    if (!std::isfinite(multiplier) || !std::isfinite(shift)) {
+      const std::string channel = count == 1 ? "" : " of channel " + std::to_string(c);
+      check_constant(kOp, ("the multiplier" + channel).c_str(), multiplier);
+      check_constant(kOp, ("the offset" + channel).c_str(), shift);
+    }
+    out.multiplier.push_back(multiplier);
+    out.offset.push_back(shift);
   }
   return out;
 }
@@ -47,39 +55,52 @@ Constants read_constants(const at::Tensor& factor, const at::Tensor& offset, con
 struct Problem {
   const uint8_t* input;
   uint8_t* output;
-  int32_t zero_point;
   const Constants& constants;
-  cpu::OutputStage stage;
+  cpu::AffineMap map;  ///< that of channel 0
 };
 
 void one_map(const Problem& p, int64_t count) {
   at::parallel_for(0, count, kGrain, [&](int64_t begin, int64_t end) {
-    cpu::codes_kernels().affine(p.input + begin, end - begin, p.zero_point,
-                                p.constants.multiplier[0], p.constants.offset[0], p.stage,
-                                p.output + begin);
+    const int64_t size = end - begin;
+    cpu::elementwise_kernels().affine(p.map, p.input + begin, 1, size, size, p.output + begin,
+                                      size);
   });
 }
 
 /// Memory [rows][channels].
 void map_per_column(const Problem& p, int64_t rows, int64_t channels) {
-  at::parallel_for(
-      0, rows, std::max<int64_t>(1, kGrain / channels), [&](int64_t begin, int64_t end) {
-        cpu::codes_kernels().affine_columns(p.input + begin * channels, end - begin, channels,
-                                            p.zero_point, p.constants.multiplier.data(),
-                                            p.constants.offset.data(), p.stage,
-                                            p.output + begin * channels);
-      });
+  // Kernels work on blocks: few channels, or an odd number, are repeated until they fill some.
+  const int64_t fill = kBlock / std::gcd(channels, kBlock);
+  const int64_t repeats = rows >= 4 * fill ? fill : 1;
+  Constants constants;
+  for (int64_t i = 0; i < repeats; ++i) {
+    for (const auto& [from, to] : {std::pair(&p.constants.multiplier, &constants.multiplier),
+                                   std::pair(&p.constants.offset, &constants.offset)}) {
+      to->insert(to->end(), from->begin(), from->end());
+    }
+  }
+  const auto run = [&](int64_t begin, int64_t end, int64_t columns) {
+    cpu::elementwise_kernels().affine_columns(p.map, constants.multiplier.data(),
+                                              constants.offset.data(), p.input + begin * columns,
+                                              end - begin, columns, p.output + begin * columns);
+  };
+  const int64_t width = channels * repeats;
+  const int64_t grain = std::max<int64_t>(1, kGrain / width);
+  at::parallel_for(0, rows / repeats, grain,
+                   [&](int64_t begin, int64_t end) { run(begin, end, width); });
+  run(rows / repeats * repeats, rows, channels);
 }
 
 /// Memory [batch][channels][inner].
 void map_per_plane(const Problem& p, int64_t batch, int64_t channels, int64_t inner) {
   const int64_t grain = std::max<int64_t>(1, kGrain / inner);
   at::parallel_for(0, batch * channels, grain, [&](int64_t begin, int64_t end) {
+    cpu::AffineMap map = p.map;
     for (const auto plane : c10::irange(begin, end)) {
-      const int64_t c = plane % channels;
-      cpu::codes_kernels().affine(p.input + plane * inner, inner, p.zero_point,
-                                  p.constants.multiplier[c], p.constants.offset[c], p.stage,
-                                  p.output + plane * inner);
+      map.multiplier = p.constants.multiplier[plane % channels];
+      map.offset = p.constants.offset[plane % channels];
+      cpu::elementwise_kernels().affine(map, p.input + plane * inner, 1, inner, inner,
+                                        p.output + plane * inner, inner);
     }
   });
 }
@@ -96,12 +117,12 @@ at::Tensor quantized_affine_cpu(const at::Tensor& q, const at::Tensor& q_scale,
   const at::Tensor out = at::empty(q.sizes(), q.options(), format);
   if (q.numel() == 0) return out;
   const at::Tensor in = q.contiguous(format);
+  const cpu::OutputStage stage{static_cast<quant::Activation>(activation),
+                               quant::six_on_grid(y.scale), static_cast<float>(y.zero_point)};
   const Problem problem{in.const_data_ptr<uint8_t>(),
                         out.mutable_data_ptr<uint8_t>(),
-                        x.zero_point,
                         constants,
-                        {static_cast<quant::Activation>(activation), quant::six_on_grid(y.scale),
-                         static_cast<float>(y.zero_point)}};
+                        {x.zero_point, constants.multiplier[0], constants.offset[0], stage}};
   if (constants.multiplier.size() == 1) {
     one_map(problem, q.numel());
     return out;

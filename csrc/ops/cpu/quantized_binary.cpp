@@ -4,13 +4,13 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include "ops/cpu/kernels/codes.h"
+#include "ops/cpu/kernels/elementwise.h"
 #include "ops/integer_checks.h"
 
 namespace horizon::ops {
 namespace {
 
-using BinaryKernel = decltype(cpu::CodesKernels::add);
+using BinaryKernel = decltype(cpu::ElementwiseKernels::add);
 
 constexpr int64_t kGrain = 1 << 15;
 
@@ -61,7 +61,7 @@ at::Tensor quantized_add_cpu(const at::Tensor& a, const at::Tensor& a_scale,
   const float b_ratio = quant::scale_ratio(alpha * g.b.scale, g.y.scale);
   check_constant(kOp, "a's scale over the result's", a_ratio);
   check_constant(kOp, "b's scale over the result's", b_ratio);
-  return apply(cpu::codes_kernels().add,
+  return apply(cpu::elementwise_kernels().add,
                {g.a.zero_point, g.b.zero_point, a_ratio, b_ratio, output_stage(g.y, activation)},
                shape, a, b);
 }
@@ -77,7 +77,7 @@ at::Tensor quantized_mul_cpu(const at::Tensor& a, const at::Tensor& a_scale,
   const Grids g = read_grids(kOp, a_scale, a_zero_point, b_scale, b_zero_point, scale, zero_point);
   const float ratio = quant::product_multiplier(g.a.scale, g.b.scale, g.y.scale);
   check_constant(kOp, "the product of a's and b's scales over the result's", ratio);
-  return apply(cpu::codes_kernels().multiply,
+  return apply(cpu::elementwise_kernels().multiply,
                {g.a.zero_point, g.b.zero_point, ratio, 0.0F, output_stage(g.y, activation)}, shape,
                a, b);
 }

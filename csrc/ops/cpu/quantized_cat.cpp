@@ -6,9 +6,10 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
-#include "ops/cpu/kernels/codes.h"
+#include "ops/cpu/kernels/elementwise.h"
 #include "ops/integer_checks.h"
 
 namespace horizon::ops {
@@ -37,15 +38,18 @@ struct MemoryOrder {
 void place_operand(const uint8_t* from, uint8_t* to, int64_t rows, int64_t width, int64_t stride,
                    const CodeGrid& x, const CodeGrid& y, float multiplier) {
   const bool same = x.scale == y.scale && x.zero_point == y.zero_point;
-  const cpu::OutputStage stage{quant::Activation::kNone, 0.0F, static_cast<float>(y.zero_point)};
+  const cpu::AffineMap map{x.zero_point,
+                           multiplier,
+                           0.0F,
+                           {quant::Activation::kNone, 0.0F, static_cast<float>(y.zero_point)}};
   at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / width), [&](int64_t begin, int64_t end) {
+    if (!same) {
+      cpu::elementwise_kernels().affine(map, from + begin * width, end - begin, width, width,
+                                        to + begin * stride, stride);
+      return;
+    }
     for (const auto r : c10::irange(begin, end)) {
-      if (same) {
-        std::copy_n(from + r * width, width, to + r * stride);
-      } else {
-        cpu::codes_kernels().affine(from + r * width, width, x.zero_point, multiplier, 0.0F, stage,
-                                    to + r * stride);
-      }
+      std::copy_n(from + r * width, width, to + r * stride);
     }
   });
 }
@@ -60,11 +64,13 @@ at::Tensor quantized_cat_cpu(at::TensorList q, at::TensorList scales, at::Tensor
   const int64_t stride = sizes[shape.dim] * order.inner;
   auto* to = out.mutable_data_ptr<uint8_t>();
   for (const auto i : c10::irange(q.size())) {
-    const std::string name = c10::str("scales[", i, "]");
-    const CodeGrid x = read_grid(kOp, name.c_str(), scales[i],
-                                 c10::str("zero_points[", i, "]").c_str(), zero_points[i]);
+    const std::string name = indexed("scales", i);
+    const CodeGrid x =
+        read_grid(kOp, name.c_str(), scales[i], indexed("zero_points", i).c_str(), zero_points[i]);
     const float multiplier = quant::scale_ratio(x.scale, y.scale);
-    check_constant(kOp, ("'" + name + "' over the result's scale").c_str(), multiplier);
+    if (!std::isfinite(multiplier)) {
+      check_constant(kOp, c10::str("'", name, "' over the result's scale").c_str(), multiplier);
+    }
     if (q[i].numel() == 0) continue;
     const at::Tensor from = q[i].contiguous(shape.format);
     const int64_t width = q[i].size(shape.dim) * order.inner;

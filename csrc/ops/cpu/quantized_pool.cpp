@@ -8,14 +8,14 @@
 #include <algorithm>
 #include <vector>
 
-#include "ops/cpu/kernels/codes.h"
-#include "ops/cpu/nhwc.h"
+#include "ops/cpu/kernels/average_pool.h"
 #include "ops/integer_checks.h"
 
 namespace horizon::ops {
 namespace {
 
 constexpr int64_t kGrain = 1 << 15;
+constexpr int64_t kShortRow = 16;
 
 struct Grids {
   CodeGrid x, y;
@@ -47,16 +47,20 @@ uint8_t average_code(int64_t centred_sum, float multiplier, const cpu::OutputSta
   return quant::to_code(static_cast<float>(centred_sum) * multiplier, stage.zero_point);
 }
 
-/// A window of more than kMaxWindow pixels.
-void average_large(const uint8_t* q, int64_t row_stride, int64_t height, int64_t width,
-                   int64_t channels, int32_t zero_point, float multiplier,
-                   const cpu::OutputStage& stage, uint8_t* output) {
-  std::vector<int64_t> sums(channels, 0);
-  for (const auto y : c10::irange(height)) {
-    const uint8_t* row = q + y * row_stride;
-    for (const auto i : c10::irange(width * channels)) sums[i % channels] += row[i] - zero_point;
+/// A row with windows of more than kMaxWindow pixels, perhaps.
+void average_large(const cpu::AverageRow& row, uint8_t* output) {
+  for (const auto x : c10::irange(row.windows)) {
+    for (const auto c : c10::irange(row.channels)) {
+      int64_t sum = 0;
+      for (const auto y : c10::irange(row.height)) {
+        const uint8_t* from = row.from + y * row.size * row.channels + c;
+        for (const auto i : c10::irange(row.begin[x], row.end[x])) {
+          sum += from[i * row.channels] - row.zero_point;
+        }
+      }
+      output[x * row.channels + c] = average_code(sum, row.multiplier[x], row.stage);
+    }
   }
-  for (const auto c : c10::irange(channels)) output[c] = average_code(sums[c], multiplier, stage);
 }
 
 /// The windows along one axis of an adaptive pooling: each begins where its share of the input
@@ -82,30 +86,103 @@ struct PoolingAxis {
   }
 };
 
-/// Averages the windows of an NHWC image; `divisor` gives the count of one from its ranges.
+/// The windows along one axis.
+struct Windows {
+  std::vector<Range> ranges;
+  std::vector<int64_t> begin, end;
+
+  template <typename Axis>
+  explicit Windows(const Axis& axis) {
+    for (const auto i : c10::irange(axis.count)) {
+      ranges.push_back(axis(i));
+      begin.push_back(ranges.back().begin);
+      end.push_back(ranges.back().end);
+    }
+  }
+
+  bool is_like_previous(int64_t i) const {
+    const Range& a = ranges[i];
+    const Range& b = ranges[i - 1];
+    return a.padded == b.padded && a.end - a.begin == b.end - b.begin;
+  }
+};
+
+/// The multiplier of each window, [rows][columns]; `divisor` gives its count from its ranges.
+template <typename Divisor>
+std::vector<float> multipliers(const Windows& rows, const Windows& columns, const Grids& grids,
+                               const Divisor& divisor) {
+  const auto width = static_cast<int64_t>(columns.ranges.size());
+  std::vector<float> out;
+  for (const auto y : c10::irange(static_cast<int64_t>(rows.ranges.size()))) {
+    for (const auto x : c10::irange(width)) {
+      const auto i = y * width + x;
+      if (y > 0 && rows.is_like_previous(y)) {
+        out.push_back(out[i - width]);
+      } else if (x > 0 && columns.is_like_previous(x)) {
+        out.push_back(out[i - 1]);
+      } else {
+        out.push_back(grids.multiplier(divisor(rows.ranges[y], columns.ranges[x])));
+      }
+    }
+  }
+  return out;
+}
+
+/// Averages windows of images [images][y_axis.size][x_axis.size][channels].
 template <typename Axis, typename Divisor>
-void average_windows(const at::Tensor& input, const Axis& y_axis, const Axis& x_axis,
-                     const Grids& grids, const Divisor& divisor, uint8_t* output) {
-  const int64_t channels = input.size(1);
-  const int64_t row_stride = input.size(3) * channels;
-  const auto* image = input.const_data_ptr<uint8_t>();
-  const int64_t count = y_axis.count * x_axis.count;
-  if (count == 0 || input.size(0) == 0) return;
+void average_windows(const uint8_t* q, int64_t images, int64_t channels, const Axis& y_axis,
+                     const Axis& x_axis, const Grids& grids, const Divisor& divisor,
+                     uint8_t* output) {
+  if (images * channels * y_axis.count * x_axis.count == 0) return;
+  const Windows rows(y_axis);
+  const Windows columns(x_axis);
+  const std::vector<float> multiplier = multipliers(rows, columns, grids, divisor);
+  const int64_t width = x_axis.size * channels;
+  const int64_t out_width = x_axis.count * channels;
+  const auto average = [&](int64_t row, const cpu::AverageScratch& scratch) {
+    const int64_t y = row % y_axis.count;
+    const Range& range = rows.ranges[y];
+    cpu::AverageRow task{q + (row / y_axis.count * y_axis.size + range.begin) * width,
+                         range.end - range.begin,
+                         x_axis.size,
+                         channels,
+                         columns.begin.data(),
+                         columns.end.data(),
+                         multiplier.data() + y * x_axis.count,
+                         x_axis.count,
+                         grids.x.zero_point,
+                         grids.stage()};
+    uint8_t* to = output + row * out_width;
+    if (task.height * x_axis.size <= cpu::kMaxWindow) {
+      cpu::average_pool_kernels().row(task, scratch, to);
+    } else {
+      average_large(task, to);
+    }
+  };
+  const int64_t share = width * std::max<int64_t>(1, y_axis.size / y_axis.count);
+  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, share));
+  at::parallel_for(0, images * y_axis.count, grain, [&](int64_t begin, int64_t end) {
+    std::vector<uint16_t> sums(width);
+    std::vector<int32_t> totals(out_width);
+    std::vector<float> repeated(out_width);
+    const cpu::AverageScratch scratch{sums.data(), totals.data(), repeated.data()};
+    for (const auto row : c10::irange(begin, end)) average(row, scratch);
+  });
+}
+
+/// Means of rows [rows][count] of codes.
+void mean_rows(const uint8_t* q, int64_t rows, int64_t count, const Grids& grids, float multiplier,
+               uint8_t* output) {
   const cpu::OutputStage stage = grids.stage();
-  const int64_t share = input.size(2) * row_stride / count + 1;
-  const int64_t grain = std::max<int64_t>(1, kGrain / share);
-  at::parallel_for(0, input.size(0) * count, grain, [&](int64_t begin, int64_t end) {
-    for (const auto i : c10::irange(begin, end)) {
-      const Range rows = y_axis(i % count / x_axis.count);
-      const Range columns = x_axis(i % x_axis.count);
-      const uint8_t* from = image + i / count * input.size(2) * row_stride +
-                            rows.begin * row_stride + columns.begin * channels;
-      const int64_t height = rows.end - rows.begin;
-      const int64_t width = columns.end - columns.begin;
-      const auto average =
-          height * width > cpu::kMaxWindow ? average_large : cpu::codes_kernels().average;
-      average(from, row_stride, height, width, channels, grids.x.zero_point,
-              grids.multiplier(divisor(rows, columns)), stage, output + i * channels);
+  const int64_t grain = std::max<int64_t>(1, kGrain / count);
+  at::parallel_for(0, rows, grain, [&](int64_t begin, int64_t end) {
+    for (const auto r : c10::irange(begin, end)) {
+      int64_t sum = -count * grids.x.zero_point;
+      for (int64_t first = 0; first < count; first += cpu::kMaxWindow) {
+        const int64_t part = std::min(cpu::kMaxWindow, count - first);
+        sum += cpu::average_pool_kernels().sum(q + r * count + first, part);
+      }
+      output[r] = average_code(sum, multiplier, stage);
     }
   });
 }
@@ -113,9 +190,38 @@ void average_windows(const at::Tensor& input, const Axis& y_axis, const Axis& x_
 template <typename Axis, typename Divisor>
 at::Tensor pool(const at::Tensor& q, const QuantizedPoolShape& shape, const Axis& y_axis,
                 const Axis& x_axis, const Grids& grids, const Divisor& divisor) {
-  const NhwcResult result(concrete(shape.sizes), at::kByte, shape.format);
-  average_windows(as_nhwc(q), y_axis, x_axis, grids, divisor, static_cast<uint8_t*>(result.data()));
-  return result.finish();
+  const int64_t windows = y_axis.count * x_axis.count;
+  // Rows of few windows fill no vectors, so a plane's channels are brought together for them.
+  const bool planes = shape.format == at::MemoryFormat::Contiguous && windows > 1 &&
+                      x_axis.count < kShortRow && q.size(-3) > 1;
+  if (planes) {
+    const at::Tensor batch = q.dim() == 3 ? q.unsqueeze(0) : q;
+    const at::Tensor last = batch.contiguous(at::MemoryFormat::ChannelsLast);
+    QuantizedPoolShape like = shape;
+    like.format = at::MemoryFormat::ChannelsLast;
+    if (q.dim() == 3) like.sizes.insert(like.sizes.begin(), c10::SymInt(1));
+    const at::Tensor out = pool(last, like, y_axis, x_axis, grids, divisor);
+    return (q.dim() == 3 ? out.squeeze(0) : out).contiguous();
+  }
+  const at::Tensor in = q.contiguous(shape.format);
+  const at::Tensor out = at::empty(concrete(shape.sizes), q.options(), shape.format);
+  if (out.numel() == 0) return out;
+  const auto* from = in.const_data_ptr<uint8_t>();
+  auto* to = out.mutable_data_ptr<uint8_t>();
+  // A contiguous image is one of a single channel for every plane.
+  const int64_t channels = shape.format == at::MemoryFormat::ChannelsLast ? q.size(1) : 1;
+  const int64_t images = out.numel() / (channels * windows);
+  if (channels == 1 && windows == 1) {
+    const Range rows = y_axis(0);
+    const Range columns = x_axis(0);
+    const int64_t size = (rows.end - rows.begin) * (columns.end - columns.begin);
+    if (size > 0 && size == y_axis.size * x_axis.size) {
+      mean_rows(from, images, size, grids, grids.multiplier(divisor(rows, columns)), to);
+      return out;
+    }
+  }
+  average_windows(from, images, channels, y_axis, x_axis, grids, divisor, to);
+  return out;
 }
 
 at::Tensor quantized_avg_pool2d_cpu(const at::Tensor& q, const at::Tensor& q_scale,
@@ -154,23 +260,6 @@ at::Tensor quantized_adaptive_avg_pool2d_cpu(const at::Tensor& q, const at::Tens
               AdaptiveAxis{q.size(-1), output_size[1]}, grids, window_size);
 }
 
-/// Means of rows [rows][count] of codes.
-void mean_rows(const uint8_t* q, int64_t rows, int64_t count, const Grids& grids, float multiplier,
-               uint8_t* output) {
-  const cpu::OutputStage stage = grids.stage();
-  const int64_t grain = std::max<int64_t>(1, kGrain / count);
-  at::parallel_for(0, rows, grain, [&](int64_t begin, int64_t end) {
-    for (const auto r : c10::irange(begin, end)) {
-      int64_t sum = -count * grids.x.zero_point;
-      for (int64_t first = 0; first < count; first += cpu::kMaxWindow) {
-        const int64_t part = std::min(cpu::kMaxWindow, count - first);
-        sum += cpu::codes_kernels().sum(q + r * count + first, part);
-      }
-      output[r] = average_code(sum, multiplier, stage);
-    }
-  });
-}
-
 at::Tensor quantized_mean_cpu(const at::Tensor& q, const at::Tensor& q_scale,
                               const at::Tensor& q_zero_point, at::IntArrayRef dim, bool keepdim,
                               const at::Tensor& scale, const at::Tensor& zero_point) {
@@ -185,8 +274,10 @@ at::Tensor quantized_mean_cpu(const at::Tensor& q, const at::Tensor& q_scale,
   const bool over_pixels = q.dim() == 4 && !shape.reduced[0] && !shape.reduced[1] &&
                            shape.reduced[2] && shape.reduced[3];
   if (over_pixels && result_format(q) == at::MemoryFormat::ChannelsLast) {
-    average_windows(as_nhwc(q), AdaptiveAxis{q.size(2), 1}, AdaptiveAxis{q.size(3), 1}, grids,
-                    window_size, out.mutable_data_ptr<uint8_t>());
+    const at::Tensor image = q.contiguous(at::MemoryFormat::ChannelsLast);
+    average_windows(image.const_data_ptr<uint8_t>(), q.size(0), q.size(1),
+                    AdaptiveAxis{q.size(2), 1}, AdaptiveAxis{q.size(3), 1}, grids, window_size,
+                    out.mutable_data_ptr<uint8_t>());
     return out;
   }
   // The averaged dimensions last, and the others in their order.
