@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 import torch
+import torch.fx
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -28,6 +29,7 @@ from horizon_plugin._tags import (
     set_tag,
     version_of,
 )
+from horizon_plugin._traced import copy_traced
 
 __all__ = [
     "CarryMode",
@@ -150,19 +152,51 @@ def rooted_class(base: type[nn.Module]) -> type[nn.Module]:
             )
         return self
 
-    return type(
-        base.__name__,
-        (base,),
-        {
-            "__module__": base.__module__,
-            "__qualname__": base.__qualname__,
-            "__doc__": base.__doc__,
-            "__call__": __call__,
-            "__reduce_ex__": __reduce_ex__,
-            "__prepare_scriptable__": __prepare_scriptable__,
-            "_horizon_rooted": base,
-        },
-    )
+    body = {
+        "__module__": base.__module__,
+        "__qualname__": base.__qualname__,
+        "__doc__": base.__doc__,
+        "__call__": __call__,
+        "__reduce_ex__": __reduce_ex__,
+        "__prepare_scriptable__": __prepare_scriptable__,
+        "_horizon_rooted": base,
+    }
+    if issubclass(base, torch.fx.GraphModule):
+        body.update(
+            __deepcopy__=_copy_traced,
+            __reduce_ex__=_reduce_traced,
+            _wrapped_call=base._wrapped_call,  # type: ignore[attr-defined]
+            recompile=_recompiling(base, __call__),
+        )
+    return type(base.__name__, (base,), body)
+
+
+# A GraphModule has a class of its own for each object, and copies and pickles by its code.
+
+
+def _recompiling(base: type[torch.fx.GraphModule], call: Any) -> Any:
+    def recompile(self: Any) -> Any:
+        code = base.recompile(self)
+        type(self).__call__ = call  # which it has replaced
+        return code
+
+    return recompile
+
+
+def _rebuild_traced(rebuild: Any, arguments: tuple[Any, ...]) -> nn.Module:
+    model = rebuild(*arguments)
+    make_root(model)
+    return model
+
+
+def _copy_traced(self: Any, memo: dict[int, Any]) -> nn.Module:
+    copied = copy_traced(self, self._horizon_rooted.__deepcopy__, memo)
+    make_root(copied)
+    return copied
+
+
+def _reduce_traced(self: Any, protocol: Any) -> tuple[Any, ...]:
+    return _rebuild_traced, self._horizon_rooted.__reduce__(self)
 
 
 def make_root(model: nn.Module) -> None:

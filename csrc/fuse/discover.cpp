@@ -125,7 +125,7 @@ class Finder {
     if (!hint.empty()) set_reason(base, hint);
     if (!reasons_[at(base)].empty()) return;
     reasons_[at(base)] =
-        flow_.describe_use(flow_.calls_of(base).front(), false) + ", where no pattern goes on";
+        flow_.describe_use(flow_.calls_of(base).front(), false) + ": nothing follows that fuses";
   }
 
   std::string why_not(const std::vector<int>& members) const {
@@ -171,7 +171,8 @@ class Finder {
     int current = flow_.calls_of(members[0]).front();
     for (std::size_t i = 1; i < members.size(); ++i) current = flow_.only_user(current, false);
     if (flow_.call(current).outputs.size() != 1) return "";
-    const std::string use = name(members.back()) + ": " + flow_.describe_use(current, false);
+    const std::string use = flow_.describe_use(current, false);
+    const std::string of = name(members.back()) + ": ";
     const bool alone = flow_.only_user(current, false) != kNoIndex;
     std::string text;
     for (const int user : flow_.users(flow_.call(current).outputs[0], false)) {
@@ -186,9 +187,9 @@ class Finder {
       if (std::ranges::none_of(next_kinds, continues)) continue;
       text = use + (alone ? std::string(": ") + remedy_for(kind)
                           : ", so no group can go on with it: it must have one user");
-      if (!is_op) set_reason(call.node, text);
+      if (!is_op) set_reason(call.node, of + text);
     }
-    return text;
+    return members.size() == 1 || text.empty() ? text : of + text;
   }
 
   void collect_left() {
@@ -225,7 +226,9 @@ class Finder {
     for (const int value : flow_.call(calls.front()).inputs) {
       sources.push_back(flow_.describe_source(value));
     }
-    return "it is called on " + joined(sources, " and ") + ", where no group that takes it ends";
+    return "it follows " + joined(sources, " and ") +
+           ", which is in no group that it could join: groups begin with a convolution or a "
+           "linear layer";
   }
 
   const Tree& tree_;

@@ -29,6 +29,7 @@ from horizon_plugin.quantization.fuse_modules import (  # isort: skip
 )
 from horizon_plugin.quantization._fuse import check_unfused_operations, fuse  # isort: skip
 from horizon_plugin.quantization._fusion_report import fusion_report  # isort: skip
+from horizon_plugin.quantization._fuse_fx import fuse_fx  # isort: skip
 from horizon_plugin.quantization._convert import convert  # isort: skip
 from horizon_plugin.quantization._load import load_float_state_dict  # isort: skip
 from horizon_plugin.quantization._prepare import prepare_qat  # isort: skip
@@ -52,6 +53,7 @@ __all__ = [
     "enable_observer",
     "freeze_bn_stats",
     "fuse",
+    "fuse_fx",
     "fuse_known_modules",
     "fuse_modules",
     "fusion_report",

@@ -20,8 +20,8 @@ from horizon_plugin.quantization._module_tree import GROUP, ModuleTree
 
 Record = tuple[list[tuple[Any, ...]], list[tuple[int, int]], list[int], list[int]]
 
-# Reads that a fused module's result answers as the base's own result does.
-_METADATA = frozenset(
+#: Reads that a fused module's result answers as the base's own result does.
+METADATA = frozenset(
     (
         "shape size dim ndim ndimension numel nelement dtype device layout is_cuda is_contiguous "
         "is_floating_point is_complex is_quantized is_sparse is_meta requires_grad is_leaf "
@@ -76,12 +76,15 @@ def _arguments(value: Any) -> Iterator[Tensor]:
             yield from _arguments(item)
 
 
-def functional_methods(module: nn.Module) -> list[str]:
+def functional_methods(cls: type) -> list[str]:
     """The methods by which a FloatFunctional, ours or torch's, is used instead of a call."""
     return [
         name
-        for name in dir(type(module))
-        if not name.startswith("_") and not hasattr(nn.Module, name) and name != "from_float"
+        for name in dir(cls)
+        if not name.startswith("_")
+        and not hasattr(nn.Module, name)
+        and callable(getattr(cls, name))
+        and name != "from_float"
     ]
 
 
@@ -154,9 +157,8 @@ class CallRecorder(TorchFunctionMode):
         first = self._nodes[id(module)][0]
         kind, derived = self._tree.nodes[first][1:3]
         if kind == "FloatFunctional" or hasattr(module, "add_relu"):
-            for name in functional_methods(module):
-                if callable(getattr(module, name, None)):
-                    self._replace(module, name, self._as_member(module, name))
+            for name in functional_methods(type(module)):
+                self._replace(module, name, self._as_member(module, name))
             return
         is_member = (
             kind != "Other"
@@ -224,7 +226,7 @@ class CallRecorder(TorchFunctionMode):
         if self._is_off():
             return func(*args, **kwargs)
         name = op_name(func)
-        return self._run(func, args, kwargs, -1, name, name in _METADATA)
+        return self._run(func, args, kwargs, -1, name, name in METADATA)
 
     def _run(
         self, function: Any, args: Any, kwargs: Any, node: int, op: str, metadata: bool

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from torch import nn
 
 from horizon_plugin import qat_mode
+from horizon_plugin._traced import copy_model
 from horizon_plugin.quantization import _replacements
 from horizon_plugin.quantization._call_record import Record
 from horizon_plugin.quantization._fusion_report import UnfusedModule, add_notes
@@ -101,7 +101,7 @@ def check_unfused_operations(
     preflight = Preflight(call, example_inputs)
     with _replacements.overriding(check_mode(call, mode), allow_inner_hooks):
         tree = ModuleTree.of_model(model)
-        record, _ = preflight.record(model, tree, _custom_members(tree, methods))
+        record, _ = preflight.record(model, tree, custom_members(tree, methods))
         found = Found(model, tree, record, methods)
     rows = []
     for group in found.groups:
@@ -117,7 +117,7 @@ def check_unfused_operations(
     return UnfusedOperations(rows, [list(group.names) for group in found.groups])
 
 
-def _custom_members(tree: ModuleTree, methods: FuserMethods) -> set[int]:
+def custom_members(tree: ModuleTree, methods: FuserMethods) -> set[int]:
     """The nodes of the classes that fusers of the user's take."""
     classes = {cls for types in methods for cls in types}
     return {i for i, module in enumerate(tree.modules) if type(module) in classes}
@@ -158,10 +158,10 @@ def fuse(
     preflight = Preflight("fuse", example_inputs)
     with _replacements.overriding(check_mode("fuse", mode), allow_inner_hooks):
         tree = ModuleTree.of_model(model)
-        record, output = preflight.record(model, tree, _custom_members(tree, methods))
+        record, output = preflight.record(model, tree, custom_members(tree, methods))
         found = Found(model, tree, record, methods)
         if not inplace:
-            model = copy.deepcopy(model)
+            model = copy_model(model)
             tree = ModuleTree.of_model(model)
         if found.groups:
             lists = [list(group.names) for group in found.groups]

@@ -39,9 +39,7 @@ class FusionNotes:
         hints: members' names -> why the group goes no further.
     """
 
-    def __init__(
-        self, left: list[tuple[str, str, str]], hints: dict[tuple[str, ...], str]
-    ) -> None:
+    def __init__(self, left: list[tuple[str, str, str]], hints: dict[tuple[str, ...], str]) -> None:
         self.left = left
         self.hints = hints
 

@@ -192,21 +192,33 @@ class Preflight:
 
         Raises whatever the model raises, with a note that says who ran it.
         """
+        self._refuse_lazy(model)
+        with _untouched(model):
+            recorder = CallRecorder(tree, members)
+            with recorder:
+                output = self._run_noting(model)
+                return recorder.record(output), output
+
+    def output(self, model: nn.Module) -> Any:
+        """As `record`, without recording."""
+        self._refuse_lazy(model)
+        with _untouched(model):
+            return self._run_noting(model)
+
+    def _refuse_lazy(self, model: nn.Module) -> None:
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
                 raise FusionError(
                     f"{self.call}: '{name}' must be initialized, got a lazy module: run one "
                     "forward of the model first"
                 )
-        with _untouched(model):
-            recorder = CallRecorder(tree, members)
-            with recorder:
-                try:
-                    output = self._run(model)
-                except Exception as error:
-                    error.add_note(f"{self.call} ran the model on 'example_inputs'")
-                    raise
-                return recorder.record(output), output
+
+    def _run_noting(self, model: nn.Module) -> Any:
+        try:
+            return self._run(model)
+        except Exception as error:
+            error.add_note(f"{self.call} ran the model on 'example_inputs'")
+            raise
 
     def difference(self, fused: nn.Module, expected: Any) -> str | None:
         """Run the fused model; says where its output differs from `expected`, or what it raised."""

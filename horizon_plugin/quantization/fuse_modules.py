@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch import nn
 
 from horizon_plugin import qat_mode
+from horizon_plugin._traced import copy_model
 from horizon_plugin.nn._pending import FusionError
 from horizon_plugin.quantization import _replacements
 from horizon_plugin.quantization._module_tree import ModuleTree, to_text
@@ -212,7 +212,7 @@ def _fuse(
         record, output = preflight.record(model, tree, members)
         messages += _replacements.check_calls(tree, record, groups)
     if not inplace:
-        model = copy.deepcopy(model)
+        model = copy_model(model)
         tree = ModuleTree.of_model(model)
         groups, _ = _replacements.plan(tree, lists, methods, match_patterns=known)
     replace_groups(model, tree, groups, methods, messages, fuser_func, preflight, output)
