@@ -7,4 +7,7 @@ namespace horizon::bindings {
 /// The pattern table and the planner of fuse_modules.
 void bind_fuse(pybind11::module_& m);
 
+/// The passes over TorchScript graphs.
+void bind_jit(pybind11::module_& m);
+
 }  // namespace horizon::bindings

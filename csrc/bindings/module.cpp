@@ -9,4 +9,5 @@ PYBIND11_MODULE(_C, m) {
       "cpu_capability", [] { return horizon::cpu::capability_name(); },
       "The instruction set that CPU kernels run on.");
   horizon::bindings::bind_fuse(m);
+  horizon::bindings::bind_jit(m);
 }

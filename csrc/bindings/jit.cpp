@@ -1,0 +1,138 @@
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/ir/ir.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/bindings.h"
+#include "jit/dump.h"
+#include "jit/op_support.h"
+#include "jit/partition.h"
+#include "jit/prepare.h"
+#include "jit/record.h"
+
+namespace py = pybind11;
+
+// Graph and Module are torch's own Python types: both extensions use PyTorch's pybind11 headers and
+// so share one type registry.
+namespace horizon::bindings {
+namespace {
+
+using torch::jit::Graph;
+using torch::jit::Module;
+using GraphPtr = std::shared_ptr<Graph>;
+
+[[noreturn]] void raise(PyObject* type, const c10::Error& error) {
+  PyErr_SetString(type, error.what_without_backtrace());
+  throw py::error_already_set();
+}
+
+template <class Function>
+auto translated(Function function) {
+  try {
+    return function();
+  } catch (const c10::ValueError& error) {
+    raise(PyExc_ValueError, error);
+  } catch (const c10::TypeError& error) {
+    raise(PyExc_TypeError, error);
+  } catch (const c10::NotImplementedError& error) {
+    raise(PyExc_NotImplementedError, error);
+  } catch (const c10::Error& error) {
+    raise(PyExc_RuntimeError, error);
+  }
+}
+
+// (dtype_input, skip_conv_layers, skip_dense_layer, anchors, annotate_outputs, prepare)
+using Options = std::tuple<std::string, std::vector<int64_t>, bool, std::vector<std::string>, bool,
+                           bool>;
+// (options, [(number, kind, scope, status)])
+using Report =
+    std::tuple<Options, std::vector<std::tuple<int64_t, std::string, std::string, std::string>>>;
+
+jit::PartitionOptions to_options(const Options& fields) {
+  const auto& [dtype, skip, dense, anchors, outputs, prepare] = fields;
+  return {dtype, skip, dense, anchors, outputs, prepare};
+}
+
+Report to_python(const jit::PartitionReport& report) {
+  const jit::PartitionOptions& given = report.options;
+  Report fields;
+  std::get<0>(fields) = {given.dtype_input, given.skip_conv_layers, given.skip_dense_layer,
+                         given.anchors,     given.annotate_outputs, given.prepare};
+  for (const jit::ConvolutionReport& row : report.convolutions) {
+    std::get<1>(fields).emplace_back(row.number, row.kind, row.scope, row.status);
+  }
+  return fields;
+}
+
+GraphPtr partition(const GraphPtr& graph, const Options& options, bool inplace) {
+  return translated([&] {
+    GraphPtr result = graph;
+    if (inplace) {
+      jit::partition_inplace(graph, to_options(options));
+    } else {
+      jit::partition(result, to_options(options));
+    }
+    return result;
+  });
+}
+
+void write_record(const GraphPtr& graph, const Report& fields) {
+  jit::PartitionReport report;
+  report.options = to_options(std::get<0>(fields));
+  for (const auto& [number, kind, scope, status] : std::get<1>(fields)) {
+    report.convolutions.push_back({number, kind, scope, status});
+  }
+  jit::write_record(*graph, report);
+}
+
+}  // namespace
+
+void bind_jit(py::module_& m) {
+  m.def("jit_partition", &partition, py::arg("graph"), py::arg("options"), py::arg("inplace"),
+        "Partitions a copy of the graph, or the graph itself, and returns it.");
+  m.def(
+      "jit_freeze",
+      [](const Module& module) { return translated([&] { return jit::freeze(module); }); },
+      py::arg("module"), "A frozen copy, conv-bn folded.");
+  m.def(
+      "jit_clone", [](const Module& module) { return module.clone(); }, py::arg("module"),
+      "A copy with graphs and a type of its own; parameters are shared.");
+  m.def("jit_copy_graph", &jit::copy_graph, py::arg("graph"),
+        "A copy with the record of a partition.");
+  m.def("jit_strip", &jit::strip_annotations, py::arg("graph"), "Removes every annotation.");
+  m.def(
+      "jit_has_record", [](const GraphPtr& graph) { return jit::has_record(*graph); },
+      py::arg("graph"), "Whether the graph holds the record of a partition.");
+  m.def(
+      "jit_read_record",
+      [](const GraphPtr& graph) {
+        return translated([&] { return to_python(jit::recorded_report(graph)); });
+      },
+      py::arg("graph"), "(options, rows) of the partition.");
+  m.def("jit_write_record", &write_record, py::arg("graph"), py::arg("report"),
+        "Records (options, rows) of a partition.");
+  m.def(
+      "jit_report_text",
+      [](const GraphPtr& graph) {
+        return translated([&] { return jit::recorded_report(graph).str(); });
+      },
+      py::arg("graph"), "The report as a table.");
+  m.def("jit_dump_relay", &jit::dump_relay, py::arg("graph"), "The graph in Relay's names.");
+  m.def(
+      "jit_op_support",
+      [] {
+        std::vector<std::tuple<std::string, int, bool>> rows;
+        for (const jit::OpSupport& row : jit::op_support()) {
+          rows.emplace_back(row.name, static_cast<int>(row.role), row.keeps_grid);
+        }
+        return rows;
+      },
+      "[(operator, role, keeps_grid)] of the table that all passes share.");
+}
+
+}  // namespace horizon::bindings
