@@ -11,6 +11,7 @@ from torch import nn
 
 from horizon_plugin.nn._layer import Layer
 from horizon_plugin.nn._pending import FusedGroup
+from horizon_plugin.quantization._collector import paused_collection
 
 GROUP = "_fusion_group"
 POSITION = "_fusion_position"
@@ -181,6 +182,7 @@ class ModuleTree:
         self._group_ids: dict[int, int] = {}
 
     @classmethod
+    @paused_collection()
     def of_model(cls, model: nn.Module) -> ModuleTree:
         """All modules of `model`, each once, wherever else it stands."""
         tree = cls()

@@ -17,6 +17,7 @@ from horizon_plugin.nn._fold import folded_parameters
 from horizon_plugin.nn._pending import FusedGroup, FusionError
 from horizon_plugin.nn.intrinsic import FAMILY
 from horizon_plugin.quantization._call_record import Record
+from horizon_plugin.quantization._collector import paused_collection
 from horizon_plugin.quantization._module_tree import GROUP, POSITION, ModuleTree
 
 FuserMethods = dict[tuple[type, ...], Callable[..., nn.Module]]
@@ -233,6 +234,7 @@ def _mark_new(group: Group, members: Sequence[nn.Module], modules: Sequence[nn.M
             _mark(module, token, position)
 
 
+@paused_collection()
 def build_all(tree: ModuleTree, groups: list[Group], methods: FuserMethods) -> list[Replacement]:
     """What replaces each group's members; the model stays as it is."""
     functions = list(methods.values())
