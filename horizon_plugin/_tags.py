@@ -5,7 +5,10 @@ A tag is a tuple of tensors and builtin types, stored as an attribute of the ten
 * ``("grid", scale, zero_point, version, producer)``: floats on a grid;
 * ``("codes", scale, zero_point, version, producer)``: uint8 codes of a converted model;
 * ``("lost", op, producer)``: a float op ran on quantized data;
-* ``("off", producer)``: the producer's fake-quant is off.
+* ``("off", producer)``: the producer's fake-quant is off;
+* ``("island", scale, zero_point, 0, producer, state)``: the float result of a float island, and
+  what quantizes it where a quantized layer takes it: scale and zero point (converted), or the
+  quantizer's state as `quantize_activation` takes it (prepared).
 
 ``scale`` and ``zero_point`` (as stored, see docs/design.md) are those that quantized this very
 tensor, never the quantizer's live buffers.

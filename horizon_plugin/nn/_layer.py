@@ -122,12 +122,18 @@ class Layer:
 
     def named(self, error: Exception) -> Exception:
         """The same kind of error with the module's name in front."""
-        text = str(error).split("\nException raised from")[0]
-        kind = type(error) if type(error) in _PLAIN_ERRORS else RuntimeError
-        return kind(f"{self._path}: {text}")
+        return _named(self._path, error)
 
 
 _PLAIN_ERRORS = (ValueError, TypeError, RuntimeError, NotImplementedError, IndexError)
+#: Where the arguments of `quantize_activation` after the tensor say whether it fake-quantizes.
+_FAKE_QUANTIZES = 9
+
+
+def _named(what: str, error: Exception) -> Exception:
+    text = str(error).split("\nException raised from")[0]
+    kind = type(error) if type(error) in _PLAIN_ERRORS else RuntimeError
+    return kind(f"{what}: {text}")
 
 
 class PreparedLayer(Layer):
@@ -152,9 +158,26 @@ class PreparedLayer(Layer):
                 "use_reentrant=False and context_fn=carry"
             )
         if tag is not None and tag[0] == "codes":
-            raise TypeError(f"{self._path}: '{operand}' must be float, got codes of {tag[4]}")
+            raise TypeError(
+                f"{self._path}: '{operand}' must be float, got codes of {tag[4]}: "
+                "convert the model as a whole"
+            )
         self.record(operand, tag)
         return None, None
+
+    def from_island(self, x: Any, operand: str) -> Any:
+        """`x`, observed and fake-quantized if it is the float result of an island."""
+        tag = _carry.get_tag(x)
+        if tag is None or tag[0] != "island":
+            return x
+        state = tag[5]
+        try:
+            y, scale, zero_point = torch.ops.horizon.quantize_activation(x, *state)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise _named(f"{self._path}: '{operand}', the result of {tag[4]}", error) from None
+        if state[_FAKE_QUANTIZES]:
+            return _carry.set_tag(y, ("grid", scale, zero_point, 0, tag[4]))
+        return _carry.set_tag(y, ("off", tag[4]))
 
 
 class ConvertedLayer(FixedDtypes, Layer):
@@ -174,6 +197,23 @@ class ConvertedLayer(FixedDtypes, Layer):
         self.register_buffer("scale", scale)
         self.register_buffer("zero_point", zero_point)
 
+    def from_island(self, x: Any, operand: str) -> Any:
+        """`x`, as codes if it is the float result of an island."""
+        tag = _carry.get_tag(x)
+        if tag is None or tag[0] != "island":
+            return x
+        try:
+            codes = torch.ops.horizon.quantize(x.detach(), tag[1], tag[2])
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise _named(f"{self._path}: '{operand}', the result of {tag[4]}", error) from None
+        return _carry.set_tag(codes, ("codes", tag[1], tag[2], 0, tag[4]))
+
+    def scripted_codes(self, x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+        """The same in a script, where `x` says by its dtype whether an island made it."""
+        if x.is_floating_point():
+            return torch.ops.horizon.quantize(x, scale, zero_point)
+        return x
+
     def operand_codes(self, x: Any, operand: str) -> tuple[Tensor, Tensor]:
         """Scale and stored zero point of an operand.
 
@@ -183,6 +223,11 @@ class ConvertedLayer(FixedDtypes, Layer):
         tag = _carry.get_tag(x)
         if tag is None or tag[0] != "codes":
             got = str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
+            if tag is not None and tag[0] == "grid":
+                raise RuntimeError(
+                    f"{self._path}: '{operand}' must be codes, got floats of {tag[4]}, which is "
+                    "prepared: convert the model as a whole"
+                )
             raise RuntimeError(
                 f"{self._path}: '{operand}' must be quantized, got {got} without a scale: put a "
                 "QuantStub before it, and call the converted model as a whole"

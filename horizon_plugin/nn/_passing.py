@@ -45,7 +45,9 @@ class ConvertedPassing(ConvertedLayer, nn.Module):
             tag = _carry.get_tag(x)
             if tag is None or not _carry.is_quantized(tag):
                 self.record("input", ("off", self._path))
-                return self._plain(x)
+                y = self._plain(x)
+                # The result of a float island still may meet a layer that quantizes it.
+                return y if tag is None else _carry.set_tag(y, tag)
             scale, zero_point = self.operand_codes(x, "input")
             self._zero_points.setdefault(tag[4], zero_point)
             y = self._run(x, zero_point)

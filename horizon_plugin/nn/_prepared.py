@@ -250,9 +250,11 @@ class PreparedBody(PreparedLayer):
         doubled: bool,
     ) -> Tensor:
         with torch._C.DisableTorchFunction():
+            x = self.from_island(x, "input")
             x_scale, x_zero_point = self.operand_grid(x, "input")
             skip_scale = skip_zero_point = None
             if skip is not None:
+                skip = self.from_island(skip, "skip")
                 skip_scale, skip_zero_point = self.operand_grid(skip, "skip")
             quantizer = self.activation_post_process
             weight_quantized = self.weight_fake_quant.fake_quant_enabled

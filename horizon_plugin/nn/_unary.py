@@ -65,6 +65,7 @@ class PreparedUnary(PreparedLayer):
     @torch.jit.unused
     def _eager(self, x: Tensor) -> Tensor:
         with torch._C.DisableTorchFunction():
+            x = self.from_island(x, "input")
             x_scale, x_zero_point = self.operand_grid(x, "input")
             quantizer = self.activation_post_process
             try:
@@ -134,6 +135,7 @@ class ConvertedUnary(ConvertedLayer):
     @torch.jit.unused
     def _eager(self, x: Tensor) -> Tensor:
         with torch._C.DisableTorchFunction():
+            x = self.from_island(x, "input")
             x_scale, x_zero_point = self.operand_codes(x, "input")
             try:
                 y = self._run(x, x_scale, x_zero_point)
@@ -146,7 +148,8 @@ class ConvertedUnary(ConvertedLayer):
     def forward(self, input: Tensor) -> Tensor:
         """uint8 codes to uint8 codes."""
         if torch.jit.is_scripting():
-            return self._run(input, self.input_scale, self.input_zero_point)
+            x = self.scripted_codes(input, self.input_scale, self.input_zero_point)
+            return self._run(x, self.input_scale, self.input_zero_point)
         else:
             return self._eager(input)
 
@@ -242,8 +245,8 @@ class InterpolateOps(UnaryOps):
         return torch.ops.horizon.quantize(y, out_s, out_z)
 
 
-class PreparedBatchNorm2d(PreparedUnary, nn.BatchNorm2d):
-    """A batch norm on its own: an affine op on codes in eval mode.
+class BatchNormOps(PreparedUnary):
+    """Mixin: a batch norm on its own, an affine op on codes in eval mode.
 
     `bn_frozen` keeps its statistics fixed in training too.
     """
@@ -292,7 +295,15 @@ class PreparedBatchNorm2d(PreparedUnary, nn.BatchNorm2d):
         )
 
 
-class ConvertedBatchNorm2d(ConvertedUnary, nn.Module):
+class PreparedBatchNorm1d(BatchNormOps, nn.BatchNorm1d):
+    """A batch norm on its own, of ``[N, C]`` or ``[N, C, L]``, with an output quantizer."""
+
+
+class PreparedBatchNorm2d(BatchNormOps, nn.BatchNorm2d):
+    """A batch norm on its own, of ``[N, C, H, W]``, with an output quantizer."""
+
+
+class ConvertedBatchNorm(ConvertedUnary, nn.Module):
     """A batch norm on its own, on codes. State: ``bn_scale``, ``bias`` fp64 per channel."""
 
     def _deploy(self) -> None:
@@ -318,7 +329,7 @@ class ConvertedBatchNorm2d(ConvertedUnary, nn.Module):
         self.register_buffer("bias", offset)
 
     def _float(self, x: Tensor) -> Tensor:
-        shape = [1, -1, 1, 1]
+        shape = [1, -1] + [1] * (x.dim() - 2)
         factor, offset = self.bn_scale.view(shape), self.bias.view(shape)
         return (x.to(torch.float64) * factor + offset).to(torch.float32)
 
@@ -326,6 +337,14 @@ class ConvertedBatchNorm2d(ConvertedUnary, nn.Module):
         return torch.ops.horizon.quantized_affine(
             q, s, z, self.bn_scale, self.bias, out_s, out_z, 0
         )
+
+
+class ConvertedBatchNorm1d(ConvertedBatchNorm):
+    """`nn.BatchNorm1d` on codes."""
+
+
+class ConvertedBatchNorm2d(ConvertedBatchNorm):
+    """`nn.BatchNorm2d` on codes."""
 
 
 class PreparedAvgPool2d(AvgPool2dOps, PreparedUnary, nn.AvgPool2d):

@@ -7,14 +7,17 @@
 from __future__ import annotations
 
 from horizon_plugin.nn import _converted, _family
+from horizon_plugin.nn._island import ConvertedIsland
 from horizon_plugin.nn._passing import (
     ConvertedAdaptiveMaxPool2d,
     ConvertedMaxPool2d,
     ConvertedReLU,
 )
+from horizon_plugin.nn._tables import CONVERTED
 from horizon_plugin.nn._unary import (
     ConvertedAdaptiveAvgPool2d,
     ConvertedAvgPool2d,
+    ConvertedBatchNorm1d,
     ConvertedBatchNorm2d,
     ConvertedReLU6,
     ConvertedUpsample,
@@ -23,16 +26,18 @@ from horizon_plugin.quantization.float_functional import ConvertedFloatFunctiona
 from horizon_plugin.quantization.stubs import ConvertedDeQuantStub, ConvertedQuantStub
 
 FAMILY = _family.make_family(_converted.BODIES, __name__, "`{name}` as one integer op on codes.")
-globals().update({cls.__name__: cls for cls in FAMILY.values()})
+globals().update({cls.__name__: cls for cls in (*FAMILY.values(), *CONVERTED.values())})
 
 __all__ = [
-    *sorted(cls.__name__ for cls in FAMILY.values()),
+    *sorted(cls.__name__ for cls in (*FAMILY.values(), *CONVERTED.values())),
     "ConvertedAdaptiveAvgPool2d",
     "ConvertedAdaptiveMaxPool2d",
     "ConvertedAvgPool2d",
+    "ConvertedBatchNorm1d",
     "ConvertedBatchNorm2d",
     "ConvertedDeQuantStub",
     "ConvertedFloatFunctional",
+    "ConvertedIsland",
     "ConvertedMaxPool2d",
     "ConvertedQuantStub",
     "ConvertedReLU",

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from horizon_plugin.nn._unary import PreparedBatchNorm2d
+from horizon_plugin.nn._unary import BatchNormOps
 
 _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 
@@ -17,7 +17,7 @@ def _freeze(module: nn.Module, frozen: bool) -> None:
         if hasattr(child, "bn_frozen") and getattr(child, "bn", None) is not None:
             child.bn_frozen = frozen
             child.bn.train(child.training and not frozen)
-        elif isinstance(child, PreparedBatchNorm2d):
+        elif isinstance(child, BatchNormOps):
             child.bn_frozen = frozen
         elif isinstance(child, _BATCH_NORMS):
             child.train(child.training and not frozen)
@@ -40,7 +40,7 @@ def unfreeze_bn_stats(module: nn.Module) -> None:
         if hasattr(child, "bn_frozen") and getattr(child, "bn", None) is not None:
             child.bn_frozen = False
             child.bn.train(child.training)
-        elif isinstance(child, PreparedBatchNorm2d):
+        elif isinstance(child, BatchNormOps):
             child.bn_frozen = False
     if module.training:
         for child in module.modules():

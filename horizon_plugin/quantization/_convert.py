@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from typing import Any
 
@@ -10,7 +9,9 @@ import torch
 from torch import nn
 
 from horizon_plugin import _carry
+from horizon_plugin._traced import copy_model
 from horizon_plugin.nn import _layer
+from horizon_plugin.nn._island import Island
 from horizon_plugin.quantization import _modules
 from horizon_plugin.quantization._prepare import check_mapping, check_weight
 from horizon_plugin.quantization.fake_quantize import FakeQuantize, WeightFakeQuantize
@@ -41,7 +42,11 @@ def _check_prepared(model: nn.Module) -> None:
 
 def _warn(model: nn.Module) -> None:
     off, unseen = [], []
+    taken = _modules.producers(model)
     for path, module in _modules.layers(model):
+        # What no quantized layer takes is never quantized.
+        if isinstance(module, Island) and path not in taken:
+            continue
         for child in module.children() if isinstance(module, _layer.PreparedLayer) else ():
             if isinstance(child, (FakeQuantize, WeightFakeQuantize)):
                 if not child.fake_quant_enabled:
@@ -119,7 +124,7 @@ def convert(
     _check_prepared(model)
     _warn(model)
     if not inplace:
-        model = copy.deepcopy(model)
+        model = copy_model(model)
     replacements: dict[int, nn.Module] = {}
     places = list(_modules.slots(model))
     for _, _, path, child in places:

@@ -7,21 +7,35 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from horizon_plugin.nn._island import Island
 from horizon_plugin.nn._layer import ConvertedLayer
 from horizon_plugin.quantization import _modules
 from horizon_plugin.quantization._module_tree import GROUP
 
 
+def _float_path(path: str, islands: list[str]) -> str:
+    """The path of a module in the float model, where no island stands around it."""
+    for island in islands:
+        inner = f"{island}.module"
+        if path == inner or path.startswith(f"{inner}."):
+            return island + path.removeprefix(inner)
+    return path
+
+
 def _renames(model: nn.Module) -> dict[str, str]:
     """Prefix of a float model's keys -> prefix in `model`, for the members of fused groups."""
     found: dict[str, str] = {}
+    islands: list[str] = []
     for path, module in model.named_modules():
+        if isinstance(module, Island):
+            islands.append(path)
+            found[f"{path}."] = f"{path}.module."
         group: Any = module.__dict__.get(GROUP)
         if group is None or not hasattr(module, "variant"):
             continue
         slot = group.names[group.add] if group.add >= 0 else group.names[0]
         # Names are relative to the model that was fused, which may be a part of this one.
-        outer = path.removesuffix(slot)
+        outer = _float_path(path, islands).removesuffix(slot)
         if getattr(module, "bn_folded", False):
             raise ValueError(
                 f"load_float_state_dict: the batch norm of '{path}' has been folded away, so a "

@@ -7,7 +7,17 @@ from typing import Any
 
 from torch import nn
 
-from horizon_plugin.nn import _family, _layer, _passing, _unary, intrinsic, qat, quantized
+from horizon_plugin.nn import (
+    _family,
+    _island,
+    _layer,
+    _passing,
+    _tables,
+    _unary,
+    intrinsic,
+    qat,
+    quantized,
+)
 from horizon_plugin.nn._pending import Placeholder
 from horizon_plugin.quantization import float_functional, stubs
 
@@ -35,7 +45,9 @@ _PREPARED: dict[type[nn.Module], Any] = {
     nn.Conv2d: qat.FAMILY[_family.Variant(_family.BASE_CONV2D, False, False, 0)],
     nn.ConvTranspose2d: qat.FAMILY[_family.Variant(_family.BASE_CONV_TRANSPOSE2D, False, False, 0)],
     nn.Linear: qat.FAMILY[_family.Variant(_family.BASE_LINEAR, False, False, 0)],
+    nn.BatchNorm1d: _unary.PreparedBatchNorm1d,
     nn.BatchNorm2d: _unary.PreparedBatchNorm2d,
+    **_tables.PREPARED,
     nn.ReLU6: _unary.PreparedReLU6,
     nn.AvgPool2d: _unary.PreparedAvgPool2d,
     nn.AdaptiveAvgPool2d: _unary.PreparedAdaptiveAvgPool2d,
@@ -54,7 +66,11 @@ _TORCH_STUBS = {
 }
 
 _CONVERTED: dict[type[nn.Module], Any] = {
+    _island.PreparedIsland: _island.ConvertedIsland,
+    _island.ScriptablePreparedIsland: _island.ConvertedIsland,
+    _unary.PreparedBatchNorm1d: _unary.ConvertedBatchNorm1d,
     _unary.PreparedBatchNorm2d: _unary.ConvertedBatchNorm2d,
+    **{_tables.PREPARED[cls]: _tables.CONVERTED[cls] for cls in _tables.PREPARED},
     _unary.PreparedReLU6: _unary.ConvertedReLU6,
     _unary.PreparedAvgPool2d: _unary.ConvertedAvgPool2d,
     _unary.PreparedAdaptiveAvgPool2d: _unary.ConvertedAdaptiveAvgPool2d,
@@ -84,6 +100,8 @@ def prepared_class(module: nn.Module) -> Any:
     cls = type(module)
     if cls is nn.Hardtanh and (module.min_val, module.max_val) == (0, 6):
         return _unary.PreparedReLU6
+    if cls is nn.PReLU and module.num_parameters != 1:
+        return None
     if cls is nn.Upsample:
         return None if is_passing(module) else _unary.PreparedUpsample
     if cls.__module__.startswith("torch.ao."):
@@ -101,6 +119,45 @@ def passing_class(module: nn.Module) -> Any:
     if getattr(module, "return_indices", False):
         return None
     return _PASSING_ON_CODES.get(type(module))
+
+
+# Called through their methods, or through none.
+_NOT_CALLED = (nn.ModuleList, nn.ModuleDict, float_functional.FloatFunctional)
+
+
+def can_be_island(module: nn.Module) -> bool:
+    """Whether a module can run in float between quantized ones: it computes, and is called."""
+    if isinstance(module, (*_NOT_CALLED, stubs.QuantStub, stubs.DeQuantStub)):
+        return False
+    if type(module).__module__.startswith("torch.ao.") or getattr(module, "has_add", False):
+        return False
+    return not is_passing(module)
+
+
+def islands(model: nn.Module, qconfigs: dict[int, Any]) -> dict[int, Any]:
+    """Id of each topmost module without a qconfig among quantized ones -> the qconfig around it.
+
+    A module that holds a quantized one, or cannot be an island, is searched for smaller ones.
+    """
+    found: dict[int, Any] = {}
+    seen: set[int] = set()
+
+    def walk(module: nn.Module, around: Any) -> None:
+        if id(module) in seen or id(module) in found:
+            return
+        seen.add(id(module))
+        for child in module.children():
+            mine = qconfigs[id(child)]
+            inside = [qconfigs[id(m)] for m in child.modules()]
+            if mine is not None or around is None:
+                walk(child, mine)
+            elif can_be_island(child) and all(q is None for q in inside):
+                found[id(child)] = around
+            else:
+                walk(child, around)
+
+    walk(model, qconfigs[id(model)])
+    return found
 
 
 def needs_weight(cls: Any) -> bool:
@@ -123,6 +180,12 @@ def layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield from walk(child, f"{path}.{name}" if path else name)
 
     yield from walk(model, "")
+
+
+def producers(model: nn.Module) -> set[str]:
+    """Names of the modules whose quantized results other modules took so far."""
+    taken = (m._producers for m in model.modules() if isinstance(m, _layer.Layer))
+    return {name for operands in taken for names in operands.values() for name in names}
 
 
 def slots(model: nn.Module) -> Iterator[tuple[nn.Module, str, str, nn.Module]]:

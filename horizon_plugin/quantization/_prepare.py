@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -10,7 +9,9 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from horizon_plugin import _carry
+from horizon_plugin._traced import copy_model
 from horizon_plugin.nn import _layer
+from horizon_plugin.nn._island import PreparedIsland
 from horizon_plugin.quantization import _modules
 from horizon_plugin.quantization.fake_quantize import FakeQuantize, WeightFakeQuantize
 from horizon_plugin.quantization.qconfig import QConfig
@@ -120,6 +121,32 @@ def _replacement(path: str, module: nn.Module, qconfig: Any, mapping: dict[Any, 
     return cls.from_float(module, qconfig, path)
 
 
+def _replacements(model: nn.Module, mapping: dict[Any, Any]) -> list[tuple[Any, str, Any, Any]]:
+    """Every place whose module changes: parent, name, the module there, its replacement."""
+    qconfigs = _qconfigs(model)
+    islands = _modules.islands(model, qconfigs)
+    floats = {
+        id(inner)
+        for module in model.modules()
+        if id(module) in islands
+        for inner in module.modules()
+    }
+    replacements: dict[int, nn.Module | None] = {}
+    places = []
+    for parent, name, path, child in _modules.slots(model):
+        if id(parent) in floats:
+            continue
+        if id(child) in islands and id(child) not in replacements:
+            _check_qconfig(path, islands[id(child)])
+            replacements[id(child)] = PreparedIsland.from_float(child, islands[id(child)], path)
+        elif id(child) not in replacements:
+            replacements[id(child)] = _replacement(path, child, qconfigs[id(child)], mapping)
+        new = replacements[id(child)]
+        if new is not None:
+            places.append((parent, name, child, new))
+    return places
+
+
 def prepare_qat(
     model: nn.Module,
     mapping: dict[type[nn.Module], Any] | None = None,
@@ -129,8 +156,10 @@ def prepare_qat(
 ) -> nn.Module:
     """Swap the modules of a float model for quantization-aware ones.
 
-    Every module with a qconfig (its own or inherited; None leaves it float) that has a quantized
-    form is replaced by one that shares its parameters and buffers. Nothing is run: quantizers get
+    Every module with a qconfig (its own or inherited) that has a quantized form is replaced by one
+    that shares its parameters and buffers. One whose qconfig is None inside a quantized part
+    becomes a *float island*: it runs in float on the real values of its operands, and its result
+    is quantized where a quantized layer takes it, and only there. Nothing is run: quantizers get
     their buffers in final shape, ranges are observed in training. `report` lists what was done.
 
     Args:
@@ -157,27 +186,17 @@ def prepare_qat(
             f"prepare_qat: 'model' must contain the layers, got a single {type(model).__name__}: "
             "wrap it in nn.Sequential(QuantStub(), layer, DeQuantStub())"
         )
-    qconfigs = _qconfigs(model)
-    if all(q is None for q in qconfigs.values()):
+    if all(q is None for q in _qconfigs(model).values()):
         raise ValueError(
             "prepare_qat: 'model' must have a qconfig, got none on any module: set "
             "model.qconfig = horizon_plugin.quantization.get_default_qat_qconfig()"
         )
     if not inplace:
-        model = copy.deepcopy(model)
-        qconfigs = _qconfigs(model)
+        model = copy_model(model)
 
-    replacements: dict[int, nn.Module] = {}
-    places = list(_modules.slots(model))
-    for _, _, path, child in places:
-        if id(child) not in replacements:
-            new = _replacement(path, child, qconfigs[id(child)], mapping)
-            if new is not None:
-                replacements[id(child)] = new
-    for parent, name, _, child in places:
-        new = replacements.get(id(child))
-        if new is not None:
-            parent._modules[name] = new
+    places = _replacements(model, mapping)
+    for parent, name, _, new in places:
+        parent._modules[name] = new
     float_class = type(model)
     _carry.make_root(model)
     if example_inputs is not None:
@@ -188,7 +207,7 @@ def prepare_qat(
                 model(*example_inputs)
         except Exception:
             model.__class__ = float_class
-            for parent, name, _, child in places:
+            for parent, name, child, _ in places:
                 parent._modules[name] = child
             raise
         finally:

@@ -7,7 +7,9 @@ from typing import Any
 
 from torch import nn
 
+from horizon_plugin import _carry
 from horizon_plugin.nn import _layer
+from horizon_plugin.nn._island import Island
 from horizon_plugin.nn._passing import ConvertedPassing
 from horizon_plugin.quantization import _modules
 from horizon_plugin.quantization._module_tree import GROUP, POSITION
@@ -41,8 +43,8 @@ class Report(list[Row]):
 
     @property
     def float_layers(self) -> list[str]:
-        """Names of the layers that are left float."""
-        return [row.name for row in self if row.state == "float"]
+        """Names of the layers that are left float, islands included."""
+        return [row.name for row in self if row.state in ("float", "float island")]
 
 
 def _grid_text(quantizer: FakeQuantize | None) -> str:
@@ -50,6 +52,21 @@ def _grid_text(quantizer: FakeQuantize | None) -> str:
         return "output fp32"
     text = f"output {quantizer.dtype}"
     return text if quantizer.fake_quant_enabled else text + " (fake-quant off)"
+
+
+def _island_row(path: str, module: Any, consumers: set[str]) -> Row:
+    kind = type(module.module).__name__
+    parts = [kind]
+    if any(_carry.is_quantized(tag) for tag in module._inputs.values()):
+        parts.insert(0, "dequantize")
+    if path in consumers:
+        parts.append("quantize")
+    note = " → ".join(parts)
+    if not module._inputs:
+        note += " (quantized where a quantized layer takes its result)"
+    elif path not in consumers:
+        note += ", output float"
+    return Row(path, kind, "float island", note)
 
 
 def _prepared_row(path: str, module: nn.Module) -> Row:
@@ -83,7 +100,10 @@ def _float_note(module: nn.Module) -> str:
         return "its qconfig is None, or has no weight quantizer"
     if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)):
         return f"{type(module).__name__} is a subclass with its own forward"
-    return f"no quantized form of {type(module).__name__}"
+    return (
+        f"no quantized form of {type(module).__name__}: with qconfig = None it runs in float "
+        "between quantized layers"
+    )
 
 
 def _fused_into(path: str, module: nn.Module) -> str | None:
@@ -99,15 +119,19 @@ def report(model: nn.Module) -> Report:
     """List each layer: quantized how, or left float and why.
 
     States: ``fake-quantized`` (prepared), ``int8`` (converted), ``fused`` (into another),
-    ``keeps the grid`` (pools, views, …), ``float``. Containers are not listed. Print the result
-    for a table.
+    ``keeps the grid`` (pools, views, …), ``float island`` (its qconfig is None, and it runs on real
+    values between quantized layers), ``float`` (nothing of it is quantized). Containers are not
+    listed. Print the result for a table.
     """
     _modules.check_model("report", model)
     rows = Report()
+    consumers = _modules.producers(model)
     for path, module in _modules.layers(model):
         fused_into = _fused_into(path, module)
         if fused_into is not None:
             rows.append(Row(path, type(module).__name__, "fused", f"into {fused_into}"))
+        elif isinstance(module, Island):
+            rows.append(_island_row(path, module, consumers))
         elif isinstance(module, _layer.PreparedLayer):
             rows.append(_prepared_row(path, module))
         elif isinstance(module, _layer.ConvertedLayer):

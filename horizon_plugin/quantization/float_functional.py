@@ -114,6 +114,7 @@ class PreparedFloatFunctional(PreparedLayer, FunctionalMethods):
                         f"{self._path}.{method}: operand {i} must be a Tensor, got "
                         f"{type(t).__name__}: use {method}_scalar for numbers"
                     )
+            tensors = [self.from_island(t, f"operand {i}") for i, t in enumerate(tensors)]
             if not torch.compiler.is_compiling():
                 self._watch_places(method, tensors)
             grids = self._operands(tensors)
@@ -185,6 +186,7 @@ class ConvertedFloatFunctional(ConvertedLayer, FunctionalMethods):
     @torch.jit.unused
     def _run(self, method: str, tensors: list[Tensor], *extra: Any) -> Tensor:
         with torch._C.DisableTorchFunction():
+            tensors = [self.from_island(t, f"operand {i}") for i, t in enumerate(tensors)]
             grids = [self.operand_codes(t, f"operand {i}") for i, t in enumerate(tensors)]
             try:
                 if self.scale is None:
@@ -199,7 +201,7 @@ class ConvertedFloatFunctional(ConvertedLayer, FunctionalMethods):
             return _carry.set_tag(q, ("codes", self.scale, self.zero_point, 0, self._path))
 
     def _code(self, x: Tensor, i: int) -> Tensor:
-        return x
+        return self.scripted_codes(x, self.operand_scales[i], self.operand_zero_points[i])
 
     def _value(self, q: Tensor, like: Tensor) -> Tensor:
         return q
