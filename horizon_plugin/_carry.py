@@ -125,9 +125,19 @@ def _quantized_producer(result: Any) -> str | None:
     return next((name for name in map(_quantized_producer, values) if name is not None), None)
 
 
+def _check_state(model: nn.Module, state_dict: Any, prefix: str, strict: bool) -> None:
+    # Imported late: the checks know the layers, which know this module.
+    from horizon_plugin.quantization._state_check import check_state
+
+    check_state(model, state_dict, prefix, strict)
+
+
 @cache
 def rooted_class(base: type[nn.Module]) -> type[nn.Module]:
-    """The subclass of `base` whose call carries tags. Its forward is untouched."""
+    """The subclass of `base` whose call carries tags, and which checks what is loaded into it.
+
+    Its forward is untouched.
+    """
 
     def __call__(self, *args, **kwargs):  # type: ignore[no-untyped-def]
         if getattr(active, "on", False):
@@ -142,6 +152,16 @@ def rooted_class(base: type[nn.Module]) -> type[nn.Module]:
 
     def __reduce_ex__(self, protocol):  # type: ignore[no-untyped-def]
         return _rebuild, (base,), self.__getstate__()
+
+    def load_state_dict(self, state_dict, strict=True, assign=False):  # type: ignore[no-untyped-def]
+        """As `nn.Module.load_state_dict`, but what does not fit is refused before it is written."""
+        _check_state(self, state_dict, "", strict)
+        return base.load_state_dict(self, state_dict, strict, assign)
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):  # type: ignore[no-untyped-def]
+        if prefix:  # a part of a larger model: nobody has looked yet
+            _check_state(self, state_dict, prefix, False)
+        base._load_from_state_dict(self, state_dict, prefix, *args)
 
     def __prepare_scriptable__(self):  # type: ignore[no-untyped-def]
         what = self.__dict__.get("_horizon_needs_trace")
@@ -158,6 +178,8 @@ def rooted_class(base: type[nn.Module]) -> type[nn.Module]:
         "__doc__": base.__doc__,
         "__call__": __call__,
         "__reduce_ex__": __reduce_ex__,
+        "load_state_dict": load_state_dict,
+        "_load_from_state_dict": _load_from_state_dict,
         "__prepare_scriptable__": __prepare_scriptable__,
         "_horizon_rooted": base,
     }

@@ -11,6 +11,7 @@ from horizon_plugin.nn._island import Island
 from horizon_plugin.nn._layer import ConvertedLayer
 from horizon_plugin.quantization import _modules
 from horizon_plugin.quantization._module_tree import GROUP
+from horizon_plugin.quantization._state_check import differences
 
 
 def _float_path(path: str, islands: list[str]) -> str:
@@ -84,18 +85,7 @@ def load_float_state_dict(model: nn.Module, state_dict: Mapping[str, Tensor]) ->
         mapped[renames.get(prefix, "") + key.removeprefix(prefix)] = value
     own = model.state_dict()
     quantizers = {key for key in own if "activation_post_process." in key}
-    missing = [key for key in own if key not in mapped and key not in quantizers]
-    unexpected = [key for key in mapped if key not in own]
-    wrong = [
-        f"{key} {list(value.shape)} instead of {list(own[key].shape)}"
-        for key, value in mapped.items()
-        if key in own and value.shape != own[key].shape
-    ]
-    problems = [
-        f"{what}: {', '.join(keys[:5])}{' …' if len(keys) > 5 else ''}"
-        for what, keys in (("missing", missing), ("unexpected", unexpected), ("shapes", wrong))
-        if keys
-    ]
+    problems = differences(own, mapped, quantizers, strict=True)
     if problems:
         raise ValueError(
             "load_float_state_dict: 'state_dict' must be that of the float model, got "

@@ -178,7 +178,7 @@ def test_a_group_whose_members_are_left_float_stays_float_through_convert():
     model(IMAGE)
     model.eval()
     int8 = convert(model)
-    assert type(model[3]) is type(int8[3]) is intrinsic.ConvBNReLU62d
+    assert type(model[3].module) is type(int8[3].module) is intrinsic.ConvBNReLU62d
     with torch.no_grad():
         y = model(IMAGE)
         for stage in (int8, script(int8), trace(int8, IMAGE)):
