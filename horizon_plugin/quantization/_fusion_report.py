@@ -86,27 +86,37 @@ def add_notes(
 
 def _groups(model: nn.Module) -> list[FusedGroup]:
     """The fused groups by the marks on their modules, with the names that these have now."""
-    names: dict[int, dict[int, str]] = {}
-    tokens: dict[int, Any] = {}
-    kinds: dict[int, str] = {}
+    marks: dict[int, tuple[Any, dict[int, str]]] = {}
     for path, module in model.named_modules():
         token = module.__dict__.get(GROUP)
-        if token is None:
-            continue
-        tokens[id(token)] = token
-        position = module.__dict__.get(POSITION, 0)
-        names.setdefault(id(token), {}).setdefault(position, path)
-        is_stand_in = isinstance(module, nn.Identity)
-        if not is_stand_in:
-            kinds.setdefault(id(token), type(module).__name__)
+        if token is not None:
+            _, names = marks.setdefault(id(token), (token, {}))
+            names.setdefault(module.__dict__.get(POSITION, 0), path)
     notes = model.__dict__.get(NOTES)
     hints = {} if notes is None else notes.hints
-    groups = []
-    for key, token in tokens.items():
-        # Members that a conversion has removed keep the names they had.
-        members = tuple(names[key].get(i, name) for i, name in enumerate(token.names))
-        groups.append(FusedGroup(members, kinds.get(key, "Identity"), hints.get(token.names, "")))
-    return groups
+    return [_group(model, token, names, hints) for token, names in marks.values()]
+
+
+def _group(
+    model: nn.Module, token: Any, marked: dict[int, str], hints: dict[tuple[str, ...], str]
+) -> FusedGroup:
+    position, path = next(iter(marked.items()))
+    # The model may have become a part of another one since.
+    prefix = (
+        path.removesuffix(token.names[position]) if path.endswith(token.names[position]) else ""
+    )
+    names = tuple(marked.get(i, prefix + name) for i, name in enumerate(token.names))
+    # A converted module bears no mark; what stands in the slot of one is what it was fused into.
+    kind = ""
+    for name in (names[token.add if token.add >= 0 else 0], *names):
+        try:
+            module = model.get_submodule(name)
+        except AttributeError:
+            continue
+        if not isinstance(module, nn.Identity):
+            kind = type(module).__name__
+            break
+    return FusedGroup(names, kind, hints.get(token.names, ""))
 
 
 def fusion_report(model: nn.Module) -> FusionReport:

@@ -127,6 +127,7 @@ class Rewriter:
     # --- Rewrites -------------------------------------------------------------------------------
 
     def _drop_identities(self) -> None:
+        unused: set[str] = set()
         for node in list(self._gm.graph.nodes):
             module = _module(self._gm, node) if node.op == "call_module" else None
             if module is None or type(module) is not nn.Identity:
@@ -136,6 +137,10 @@ class Rewriter:
             if len(node.args) == 1 and not node.kwargs:
                 node.replace_all_uses_with(node.args[0])
                 self._gm.graph.erase_node(node)
+                unused.add(str(node.target))
+        unused -= {str(node.target) for node in self._gm.graph.nodes}
+        for path in unused:
+            self._gm.delete_submodule(path)
 
     def _split_activations(self) -> None:
         # A shared head calls its convolution and its activation equally often: they stay together.
