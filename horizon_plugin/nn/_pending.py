@@ -145,6 +145,8 @@ def version_of(x: Tensor) -> int:
     if torch.compiler.is_compiling():
         return -1
     with torch._C.DisableTorchFunction():
+        if isinstance(x, Tensor) and x.is_inference():
+            return -1  # without the exception, which costs more than the layer
         try:
             version = x._version
         except (RuntimeError, AttributeError):
