@@ -95,6 +95,29 @@ set(HORIZON_FUSE_SOURCES
     csrc/fuse/safety.cpp
     csrc/fuse/discover.cpp)
 
+# The torch::nn front end: modules, and what fuses, prepares and converts them.
+set(HORIZON_NN_SOURCES
+    csrc/nn/grid.cpp
+    csrc/nn/layer.cpp
+    csrc/nn/state.cpp
+    csrc/nn/pending.cpp
+    csrc/nn/slot.cpp
+    csrc/nn/fake_quantize.cpp
+    csrc/nn/float_functional.cpp
+    csrc/nn/stubs.cpp
+    csrc/nn/unary_ops.cpp
+    csrc/nn/unary.cpp
+    csrc/nn/group.cpp
+    csrc/nn/group_layer.cpp
+    csrc/nn/members.cpp
+    csrc/nn/fused.cpp
+    csrc/nn/prepared.cpp
+    csrc/nn/converted.cpp
+    csrc/nn/places.cpp
+    csrc/nn/prepare.cpp
+    csrc/fuse/module_tree.cpp
+    csrc/fuse/torch_nn.cpp)
+
 set(HORIZON_BINDING_SOURCES
     csrc/bindings/module.cpp
     csrc/bindings/fuse.cpp)
@@ -112,3 +135,9 @@ set(HORIZON_TEST_SOURCES
     tests/cpp/test_fuse_patterns.cpp
     tests/cpp/test_fuse_planner.cpp
     tests/cpp/test_fuse_discover.cpp)
+
+# Tests of the torch::nn front end.
+set(HORIZON_NN_TEST_SOURCES
+    tests/cpp/test_nn_family.cpp
+    tests/cpp/test_nn_fuse.cpp
+    tests/cpp/test_nn_quantize.cpp)
