@@ -11,6 +11,7 @@ set(HORIZON_KERNEL_SOURCES
     csrc/ops/cpu/kernels/fused_backward.cpp
     csrc/ops/cpu/kernels/gemm.cpp
     csrc/ops/cpu/kernels/gemm_vnni.cpp
+    csrc/ops/cpu/kernels/gemm_amx.cpp
     csrc/ops/cpu/kernels/depthwise.cpp
     csrc/ops/cpu/kernels/codes.cpp
     csrc/ops/cpu/kernels/average_pool.cpp
@@ -48,6 +49,8 @@ set(HORIZON_OP_SOURCES
     csrc/ops/cpu/extremes.cpp
     csrc/ops/cpu/channel_grids.cpp
     csrc/ops/integer_checks.cpp
+    csrc/ops/conv_weights.cpp
+    csrc/ops/pack_weight.cpp
     csrc/ops/quantized_conv.cpp
     csrc/ops/quantized_conv_check.cpp
     csrc/ops/quantized_affine.cpp
@@ -66,6 +69,8 @@ set(HORIZON_OP_SOURCES
     csrc/ops/cpu/quantized_affine.cpp
     csrc/ops/cpu/quantized_binary.cpp
     csrc/ops/cpu/quantized_cat.cpp
+    csrc/ops/cpu/thread_scratch.cpp
+    csrc/ops/cpu/conv_packing.cpp
     csrc/ops/cpu/quantized_conv.cpp
     csrc/ops/cpu/quantized_max_pool.cpp
     csrc/ops/cpu/quantized_pool.cpp
@@ -81,6 +86,7 @@ set(HORIZON_OP_SOURCES
     csrc/ops/cpu/fused_backward.cpp
     csrc/ops/cpu/fused_convolution.cpp
     csrc/ops/cpu/fused_vectors.cpp
+    csrc/ops/cpu/capability.cpp
     csrc/ops/cpu/dispatch.cpp)
 
 # Fusion: kinds, pattern table, planner. No torch include.

@@ -31,4 +31,16 @@ at::Tensor quantized_conv(const at::Tensor& input, const at::Tensor& input_scale
                           at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
                           at::IntArrayRef output_padding, int64_t groups, int64_t activation);
 
+/// The same on the result of `pack_weight` with this base, stride, dilation and groups;
+/// `weight_size` is the shape of the weight.
+at::Tensor quantized_conv_packed(
+    const at::Tensor& input, const at::Tensor& input_scale, const at::Tensor& input_zero_point,
+    const at::Tensor& packed, at::IntArrayRef weight_size, const at::Tensor& weight_scale,
+    const at::Tensor& factor, const at::Tensor& offset, const std::optional<at::Tensor>& skip,
+    const std::optional<at::Tensor>& skip_scale, const std::optional<at::Tensor>& skip_zero_point,
+    const std::optional<at::Tensor>& output_scale,
+    const std::optional<at::Tensor>& output_zero_point, int64_t base, at::IntArrayRef stride,
+    at::IntArrayRef padding, at::IntArrayRef dilation, at::IntArrayRef output_padding,
+    int64_t groups, int64_t activation);
+
 }  // namespace horizon::ops

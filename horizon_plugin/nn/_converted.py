@@ -26,6 +26,9 @@ class ConvertedBody(ConvertedLayer, nn.Module):
     State: ``weight`` int8 in the float weight's shape; ``weight_scale`` fp32, ``bn_scale`` fp64
     (gamma / sigma) and ``bias`` fp64 (after the batch norm), one per output channel; ``scale``
     and stored ``zero_point`` of the output, absent for a high-precision (fp32) output.
+
+    In memory, and in TorchScript and exported programs, the weight is ``packed_weight``, laid out
+    as the kernels read it, on every machine the same. ``weight`` unpacks it.
     """
 
     _version = 1
@@ -38,6 +41,7 @@ class ConvertedBody(ConvertedLayer, nn.Module):
         conv_operand: int
 
     __constants__ = ("activation", "base")
+    __jit_unused_properties__ = ("weight",)
 
     @classmethod
     def from_prepared(cls, source: Any) -> nn.Module:
@@ -71,7 +75,8 @@ class ConvertedBody(ConvertedLayer, nn.Module):
                 scale.numel(),
             )
         self.output_dtype = weight.dtype
-        self.register_buffer("weight", codes)
+        self.weight_size = list(codes.shape)
+        self.register_buffer("packed_weight", self._packed(codes), persistent=False)
         self.register_buffer("weight_scale", scale)
         self.register_buffer("bn_scale", factor.detach())
         self.register_buffer("bias", offset.detach())
@@ -95,11 +100,12 @@ class ConvertedBody(ConvertedLayer, nn.Module):
             factor, offset = factor * 2.0, offset * 2.0
         if self.pads_first:
             x = F.pad(x, self.pad_amounts, mode=self.pad_mode)
-        y = torch.ops.horizon.quantized_conv(
+        y = torch.ops.horizon.quantized_conv_packed(
             x,
             x_scale,
             x_zero_point,
-            self.weight,
+            self.packed_weight,
+            self.weight_size,
             self.weight_scale,
             factor,
             offset,
@@ -132,8 +138,9 @@ class ConvertedBody(ConvertedLayer, nn.Module):
         skip_zero_point: Tensor | None = None
         if skip is not None:
             skip_scale, skip_zero_point = self.skip_scale, self.skip_zero_point
+            skip = self.scripted_codes(skip, self.skip_scale, self.skip_zero_point)
         return self._group(
-            x,
+            self.scripted_codes(x, self.input_scale, self.input_zero_point),
             self.input_scale,
             self.input_zero_point,
             skip,
@@ -154,9 +161,11 @@ class ConvertedBody(ConvertedLayer, nn.Module):
         doubled: bool,
     ) -> Tensor:
         with torch._C.DisableTorchFunction():
+            x = self.from_island(x, "input")
             x_scale, x_zero_point = self.operand_codes(x, "input")
             skip_scale = skip_zero_point = None
             if skip is not None:
+                skip = self.from_island(skip, "skip")
                 skip_scale, skip_zero_point = self.operand_codes(skip, "skip")
             try:
                 y = self._group(
@@ -176,14 +185,48 @@ class ConvertedBody(ConvertedLayer, nn.Module):
                 return y
             return _carry.set_tag(y, ("codes", self.scale, self.zero_point, 0, self._path))
 
-    def _load_from_state_dict(self, state_dict, prefix, *args):  # type: ignore[no-untyped-def]
-        weight = state_dict.get(prefix + "weight")
+    @property
+    def weight(self) -> Tensor:
+        """The int8 codes in the float weight's shape: a copy, since the module holds them packed."""
+        return torch.ops.horizon.unpack_weight(
+            self.packed_weight, self.weight_size, *self._layout()
+        )
+
+    def _packed(self, codes: Tensor) -> Tensor:
+        return torch.ops.horizon.pack_weight(codes, *self._layout())
+
+    @torch.jit.unused
+    def _layout(self) -> tuple[int, list[int], list[int], int]:
+        return self.base, self.op_stride, self.op_dilation, self.op_groups
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars):  # type: ignore[no-untyped-def]
+        destination[prefix + "weight"] = self.weight
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+
+    def _load_from_state_dict(  # type: ignore[no-untyped-def]
+        self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, errors
+    ):
+        key = prefix + "weight"
+        weight = state_dict.get(key)
         if weight is not None and weight.dtype != torch.int8:
             raise ValueError(
-                f"load_state_dict: '{prefix}weight' must be int8 codes, got {weight.dtype}: "
+                f"load_state_dict: '{key}' must be int8 codes, got {weight.dtype}: "
                 "this is a state dict of another stage (load it before convert)"
             )
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        if weight is None:
+            if strict:
+                missing_keys.append(key)
+        elif list(weight.shape) != self.weight_size:
+            errors.append(
+                f"size mismatch for {key}: copying a param with shape {weight.shape} from "
+                f"checkpoint, the shape in current model is {torch.Size(self.weight_size)}."
+            )
+        else:
+            self.packed_weight.copy_(self._packed(weight))
+        rest = {name: value for name, value in state_dict.items() if name != key}
+        super()._load_from_state_dict(
+            rest, prefix, local_metadata, strict, missing_keys, unexpected_keys, errors
+        )
 
     def extra_repr(self) -> str:
         """Sizes and geometry."""
@@ -214,7 +257,7 @@ class _Transposed(ConvertedBody):
             smallest = (
                 (input.size(input.dim() - 2 + i) - 1) * self.op_stride[i]
                 - 2 * self.op_padding[i]
-                + self.op_dilation[i] * (self.weight.size(2 + i) - 1)
+                + self.op_dilation[i] * (self.weight_size[2 + i] - 1)
                 + 1
             )
             if size[i] < smallest or size[i] >= smallest + self.op_stride[i]:

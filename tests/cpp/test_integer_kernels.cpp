@@ -51,6 +51,7 @@ std::vector<Named<GemmKernels>> gemm_tables() {
   if (has_avx512() && __builtin_cpu_supports("avx512vnni") != 0) {
     tables.push_back({"vnni", &avx512::gemm_vnni_kernels()});
   }
+  if (has_amx()) tables.push_back({"amx", &avx512::gemm_amx_kernels()});
 #endif
   return tables;
 }
@@ -112,7 +113,8 @@ struct Image {
     g.tap_x = tap_x.data();
     g.run = 1;
     g.zero_point = zero_point;
-    g.last_pixel = codes.data() + codes.size() - channels;
+    g.input_end = codes.data() + codes.size();
+    g.last_pixel = g.input_end - channels;
     return g;
   }
 
@@ -129,6 +131,44 @@ struct Image {
 
 int64_t rounded_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
+/// Weights [n][k] as ops/conv_weights.h packs them, with garbage in the slack.
+std::vector<int8_t> packed(const std::vector<int8_t>& weight, int64_t n, int64_t k) {
+  const int64_t depth = rounded_up(k, 4);
+  std::vector<int8_t> out(rounded_up(n, 16) * depth + 1024);
+  std::fill(out.end() - 1024, out.end(), int8_t{99});
+  for (int64_t o = 0; o < n; ++o) {
+    for (int64_t i = 0; i < k; ++i) {
+      out[o / 16 * 16 * depth + i / 4 * 64 + o % 16 * 4 + i % 4] = weight[o * k + i];
+    }
+  }
+  return out;
+}
+
+/// A times W panel by panel, in chunks of rows: [rows][n rounded up to 16].
+std::vector<int32_t> product(const GemmKernels& kernels, const std::vector<uint8_t>& a,
+                             int64_t a_stride, int64_t rows, const std::vector<int8_t>& w,
+                             int64_t n, int64_t depth) {
+  const int64_t blocks = rounded_up(n, 16) / 16;
+  const int64_t stride = blocks * 16;
+  std::vector<int32_t> c((rows + kernels.row_chunk) * stride);
+  std::vector<uint8_t> expanded(kernels.expanded_bytes(depth));
+  kernels.begin(depth);
+  for (int64_t b = 0; b < blocks; b += kernels.panel) {
+    const int64_t count = std::min(kernels.panel, blocks - b);
+    const void* panel = w.data() + b * 16 * depth;
+    if (kernels.expand != nullptr) {
+      kernels.expand(w.data() + b * 16 * depth, count, depth, expanded.data());
+      panel = expanded.data();
+    }
+    for (int64_t r = 0; r < rows; r += kernels.row_chunk) {
+      kernels.multiply(a.data() + r * a_stride, a_stride, std::min(kernels.row_chunk, rows - r),
+                       panel, count, depth, c.data() + r * stride + b * 16, stride);
+    }
+  }
+  kernels.end();
+  return c;
+}
+
 TEST_CASE("a matrix product of codes is exact on every instruction set", "[integer]") {
   const int64_t channels = GENERATE(1, 3, 4, 7, 16, 33);
   const int64_t outputs = GENERATE(1, 5, 16, 17, 48, 70, 130);
@@ -136,35 +176,34 @@ TEST_CASE("a matrix product of codes is exact on every instruction set", "[integ
   const int32_t zero_point = GENERATE(0, 128, 255);
   const Image image(channels);
   const std::vector<int8_t> weight = random_weights(outputs * 9 * channels);
+  const int64_t k = 9 * channels;
+  const std::vector<int8_t> w = packed(weight, outputs, k);
   for (const auto& [name, kernels] : gemm_tables()) {
     INFO(name);
     GatherGeometry g = image.geometry(step, zero_point);
     g.run = step == 1 ? 3 : 1;
-    const int64_t k = 9 * channels;
-    g.depth = rounded_up(k, kernels->depth_step);
+    const int64_t depth = rounded_up(k, 4);
+    g.depth = kernels->padded_depth(depth);
+    const int64_t a_stride = g.depth * kernels->element_size;
     const int64_t rows = image.rows(g);
-    const int64_t padded = rounded_up(outputs, kernels->lanes);
-    std::vector<uint8_t> a(rows * g.depth * kernels->element_size);
-    std::vector<uint8_t> packed(kernels->packed_size(outputs, k));
-    std::vector<int32_t> sums(outputs);
-    std::vector<int32_t> c(rows * padded);
+    std::vector<uint8_t> a(rounded_up(rows, kernels->row_tile) * a_stride + kGatherSlack);
     // In two parts, as two threads would.
     const int64_t half = rows / 2;
     kernels->gather(g, 0, half, a.data());
-    kernels->gather(g, half, rows - half, a.data() + half * g.depth * kernels->element_size);
-    kernels->pack(weight.data(), outputs, k, k, packed.data(), sums.data());
-    kernels->multiply(a.data(), g.depth * kernels->element_size, rows, packed.data(), 0, padded,
-                      g.depth, c.data(), padded);
+    kernels->gather(g, half, rows - half, a.data() + half * a_stride);
+    const auto c = product(*kernels, a, a_stride, rows, w, outputs, depth);
     int64_t wrong = 0;
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t n = 0; n < outputs; ++n) {
+    for (int64_t n = 0; n < outputs; ++n) {
+      int64_t sum = 0;
+      for (int64_t i = 0; i < k; ++i) sum += weight[n * k + i];
+      const int64_t correction = kernels->element_size == 1 ? sum * zero_point : 0;
+      for (int64_t r = 0; r < rows; ++r) {
         int64_t expected = 0;
         for (int64_t i = 0; i < k; ++i) {
           expected += (image.code(g, r, i / channels, i % channels) - zero_point) *
                       int64_t{weight[n * k + i]};
         }
-        const int64_t correction = int64_t{sums[n]} * zero_point;
-        wrong += c[r * padded + n] - correction != expected;
+        wrong += c[r * rounded_up(outputs, 16) + n] - correction != expected;
       }
     }
     CHECK(wrong == 0);
@@ -176,26 +215,24 @@ TEST_CASE("the sums of the largest codes and weights do not saturate", "[integer
   const int64_t depth = 65792;
   const int32_t sign = GENERATE(1, -1);
   const int8_t extreme = static_cast<int8_t>(sign > 0 ? 127 : -128);
-  const std::vector<int8_t> weight(depth, extreme);
+  const std::vector<int8_t> w = packed(std::vector<int8_t>(depth, extreme), 1, depth);
   const std::vector<uint8_t> codes(depth, 255);
   for (const auto& [name, kernels] : gemm_tables()) {
     INFO(name);
     GatherGeometry g{};
     g.input = codes.data();
+    g.input_end = g.input + depth;
     g.height = g.width = g.grid_height = g.grid_width = g.step_y = g.step_x = g.taps = g.run = 1;
-    g.channels = g.group_channels = g.depth = depth;
+    g.channels = g.group_channels = depth;
+    g.depth = kernels->padded_depth(depth);
     const int64_t zero = 0;
     g.tap_y = g.tap_x = &zero;
-    std::vector<uint8_t> a(depth * kernels->element_size);
-    std::vector<uint8_t> packed(kernels->packed_size(1, depth));
-    std::vector<int32_t> c(kernels->lanes);
-    int32_t sum = 0;
+    const int64_t a_stride = g.depth * kernels->element_size;
+    std::vector<uint8_t> a(kernels->row_tile * a_stride + kGatherSlack);
     kernels->gather(g, 0, 1, a.data());
-    kernels->pack(weight.data(), 1, depth, depth, packed.data(), &sum);
-    kernels->multiply(a.data(), depth * kernels->element_size, 1, packed.data(), 0, kernels->lanes,
-                      depth, c.data(), kernels->lanes);
+    const auto c = product(*kernels, a, a_stride, 1, w, 1, depth);
     CHECK(c[0] == depth * 255 * extreme);
-    for (int64_t lane = 1; lane < kernels->lanes; ++lane) CHECK(c[lane] == 0);
+    for (int64_t lane = 1; lane < 16; ++lane) CHECK(c[lane] == 0);
   }
 }
 

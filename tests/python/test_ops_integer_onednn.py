@@ -13,7 +13,7 @@ from integer_reference import NONE, RELU, RELU6, Group, codes, spread, weights
 import horizon_plugin._C as native
 
 pytestmark = pytest.mark.skipif(
-    native.cpu_capability() != "avx512_vnni",
+    native.cpu_capability() not in ("avx512_vnni", "avx512_amx"),
     reason="without VNNI, oneDNN's 16-bit pair sums saturate",
 )
 

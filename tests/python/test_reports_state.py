@@ -236,9 +236,8 @@ def test_copies_of_every_stage_run_and_are_bit_equal(stage, way):
     assert type(other) is type(model)
     assert isinstance(other, Residual)
     assert torch.equal(other(IMAGE), expected)
-    assert not {id(t) for t in other.state_dict(keep_vars=True).values()} & {
-        id(t) for t in model.state_dict(keep_vars=True).values()
-    }
+    theirs, ours = (m.state_dict(keep_vars=True) for m in (other, model))
+    assert not {id(t) for t in theirs.values()} & {id(t) for t in ours.values()}
     if stage == "prepared":
         assert torch.equal(convert(other)(IMAGE), expected)
 

@@ -18,7 +18,8 @@ void without_gradient(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 
 TORCH_LIBRARY_IMPL(horizon, Autograd, m) {
   using horizon::ops::without_gradient;
-  for (const char* op : {"quantized_conv", "quantized_add", "quantized_mul", "quantized_affine",
+  for (const char* op : {"quantized_conv", "quantized_conv_packed", "pack_weight", "unpack_weight",
+                         "quantized_add", "quantized_mul", "quantized_affine",
                          "quantized_cat", "quantized_avg_pool2d", "quantized_adaptive_avg_pool2d",
                          "quantized_max_pool2d", "quantized_mean"}) {
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&without_gradient>());

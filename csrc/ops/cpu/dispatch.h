@@ -5,15 +5,21 @@ namespace horizon::cpu {
 /// Instruction sets that kernel files are compiled for. Results are the same bits on each.
 enum class Capability { kGeneric, kAvx2, kAvx512 };
 
-/// The best set that this machine has and that ATEN_CPU_CAPABILITY (default | avx2 | avx512)
-/// allows; read once.
+/// The best set that this machine has and that the environment allows; read once.
+///
+/// ATEN_CPU_CAPABILITY (default | avx2 | avx512) and ONEDNN_MAX_CPU_ISA are obeyed as PyTorch and
+/// oneDNN obey them. HORIZON_CPU_CAPABILITY (generic | avx2 | avx512 | vnni | amx) limits this
+/// library alone and comes before both.
 Capability capability();
 
-/// Whether AVX-512 VNNI may be used: present, `capability()` is kAvx512, and ONEDNN_MAX_CPU_ISA
-/// does not exclude it; read once.
+/// Whether AVX-512 VNNI may be used: present, allowed, and `capability()` is kAvx512; read once.
 bool has_vnni();
 
-/// "generic", "avx2", "avx512" or "avx512_vnni", for logs and reports.
+/// Whether AMX's int8 tiles may be used: present, granted by the system, allowed, and has_vnni();
+/// read once.
+bool has_amx();
+
+/// "generic", "avx2", "avx512", "avx512_vnni" or "avx512_amx", for logs and reports.
 const char* capability_name();
 
 }  // namespace horizon::cpu

@@ -15,8 +15,13 @@ namespace horizon::ops {
 struct Phase {
   std::array<int64_t, 2> first, step, size;
   std::array<int64_t, 2> input_step;
-  std::vector<int64_t> tap;  ///< index into the kernel, row-major
-  std::vector<int64_t> tap_y, tap_x;
+  const TapClass* taps;  ///< null where no tap reaches the phase
+  std::array<int64_t, 2> tap_count;
+  std::vector<int64_t> tap_y, tap_x;  ///< where taps read, relative to i * input_step
+  std::vector<int32_t> correction;    ///< z * sum(W) per output channel
+
+  /// How many rows the matrix of input codes has.
+  int64_t rows(const ConvProblem& p) const { return p.batch * size[0] * size[1]; }
 };
 
 /// How many phases a problem has, by axis.
@@ -30,17 +35,15 @@ cpu::GatherGeometry phase_geometry(const ConvProblem& p, const Phase& phase);
 
 /// Offsets of output rows [first, first + rows) of a phase, in entries.
 void row_positions(const ConvProblem& p, const Phase& phase, int64_t first, int64_t rows,
-                   int64_t channel, int64_t* out);
+                   int64_t* out);
 
-/// Finishes a tile of sums whose first column is `channel`.
+/// Finishes a tile of sums whose first column is `channel`, at the row positions given.
+/// `correction` is that of all output channels.
 void finish_sums(const ConvOutput& output, const int32_t* correction, int64_t channel,
                  const int32_t* acc, int64_t acc_stride, int64_t rows, int64_t columns,
                  const int64_t* position);
 
-/// Whether the phase is better served without a matrix product for each group.
-bool prefers_direct(const ConvProblem& p, const Phase& phase);
-
-/// Runs a phase that prefers it: one input channel per output channel, or small groups.
+/// Runs a phase whose layers are packed as kDepthwise or kGrouped, or that no tap reaches.
 void run_direct(const ConvProblem& p, const Phase& phase, const ConvOutput& output);
 
 inline int64_t rounded_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }

@@ -1,140 +1,167 @@
 #include "ops/cpu/quantized_conv_run.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 #include <c10/util/irange.h>
 
 #include <algorithm>
-#include <memory>
+#include <vector>
 
 #include "ops/cpu/kernels/gemm.h"
 #include "ops/cpu/quantized_conv_phase.h"
+#include "ops/cpu/thread_scratch.h"
 
 namespace horizon::ops {
 namespace {
 
-/// The weights of one phase, packed group by group.
-struct PackedWeights {
-  at::Tensor data;
-  int64_t group_bytes = 0;
-  std::vector<int32_t> correction;  ///< z * sum(W) per output channel, or 0
+/// One phase as matrix products, group by group.
+struct Product {
+  const ConvProblem& p;
+  const Phase& phase;
+  const ConvOutput& output;
+  const cpu::GemmKernels& kernels;
+  cpu::GatherGeometry geometry;
+  int64_t total;              ///< rows
+  int64_t depth;              ///< of a packed row of weights
+  int64_t a_stride;           ///< bytes of a row of codes
+  int64_t panels;             ///< of kernels.panel blocks of outputs of a group
+  bool direct;                ///< the image is the matrix
+  std::vector<int32_t> none;  ///< the correction of centred codes
+
+  const int32_t* correction() const { return none.empty() ? phase.correction.data() : none.data(); }
 };
 
-PackedWeights pack_weights(const ConvProblem& p, const Phase& phase,
-                           const cpu::GemmKernels& kernels) {
-  const int64_t channels = p.in_channels / p.groups;
-  const int64_t group_out = p.out_channels / p.groups;
-  const auto taps = static_cast<int64_t>(phase.tap.size());
-  const int64_t kernel_taps = p.kernel[0] * p.kernel[1];
-  const int64_t depth = taps * channels;
-  const bool in_order = p.base != kBaseConvTranspose || kernel_taps == 1;
-  PackedWeights packed;
-  packed.group_bytes = rounded_up(kernels.packed_size(group_out, depth), 64);
-  packed.data = at::empty({packed.group_bytes * p.groups}, at::kByte);
-  packed.correction.resize(p.out_channels);
-  const auto* weight = p.weight.const_data_ptr<int8_t>();
-  auto* data = packed.data.mutable_data_ptr<uint8_t>();
-  // Blocks of output channels of one group are packed on their own.
-  const int64_t block = kernels.lanes * 4;
-  const int64_t blocks = (group_out + block - 1) / block;
-  at::parallel_for(0, p.groups * blocks, 1, [&](int64_t begin, int64_t end) {
-    std::vector<int8_t> chosen;
-    for (const auto task : c10::irange(begin, end)) {
-      const int64_t group = task / blocks;
-      const int64_t first = task % blocks * block;
-      const int64_t count = std::min(block, group_out - first);
-      const int64_t row = group * group_out + first;
-      const int8_t* rows = weight + row * kernel_taps * channels;
-      int64_t stride = kernel_taps * channels;
-      if (!in_order) {
-        chosen.resize(count * depth);
-        for (const auto o : c10::irange(count)) {
-          for (const auto t : c10::irange(taps)) {
-            std::copy_n(rows + o * stride + phase.tap[t] * channels, channels,
-                        chosen.data() + o * depth + t * channels);
-          }
-        }
-        rows = chosen.data();
-        stride = depth;
-      }
-      uint8_t* to = data + group * packed.group_bytes + kernels.packed_size(first, depth);
-      kernels.pack(rows, count, depth, stride, to, packed.correction.data() + row);
-    }
-  });
-  for (int32_t& sum : packed.correction) sum *= p.input_zero_point;
-  return packed;
+/// How it is cut into tasks.
+struct Tiling {
+  int64_t rows, row_blocks, column_tasks;
+  int64_t count(int64_t groups) const { return row_blocks * column_tasks * groups; }
+};
+
+/// A 1x1 convolution of stride 1 reads the image as it is.
+bool is_direct(const ConvProblem& p, const cpu::GatherGeometry& g,
+               const cpu::GemmKernels& kernels) {
+  return kernels.element_size == 1 && p.weight.groups == 1 && g.taps == 1 &&
+         g.depth == p.in_channels && g.step_y == 1 && g.step_x == 1 && g.tap_y[0] == 0 &&
+         g.tap_x[0] == 0 && g.grid_height == p.height && g.grid_width == p.width;
 }
 
-/// How the matrix product is cut into tasks: rows so many that the tile of A stays in the second
-/// cache, columns only where there are too few rows for all threads.
-struct Tiling {
-  int64_t rows, row_blocks, panel, panels, column_tasks;
-};
+Product make_product(const ConvProblem& p, const Phase& phase, const ConvOutput& output) {
+  const cpu::GemmKernels& kernels = cpu::best_gemm_kernels();
+  Product m{p, phase, output, kernels, phase_geometry(p, phase), phase.rows(p), 0, 0, 0, false, {}};
+  m.depth = packed_depth(p.weight, WeightOrder::kDense, m.geometry.taps);
+  m.geometry.depth = kernels.padded_depth(m.depth);
+  m.a_stride = m.geometry.depth * kernels.element_size;
+  const int64_t blocks = (p.weight.group_out + kPackedLanes - 1) / kPackedLanes;
+  m.panels = (blocks + kernels.panel - 1) / kernels.panel;
+  m.direct = is_direct(p, m.geometry, kernels);
+  if (kernels.element_size == 2) m.none.assign(p.weight.out_channels, 0);
+  return m;
+}
 
-Tiling choose_tiling(const ConvProblem& p, const Phase& phase, const cpu::GemmKernels& kernels,
-                     int64_t depth) {
-  constexpr int64_t kTileBytes = 192 * 1024;
-  constexpr int64_t kRowStep = 24;  // a multiple of every kernel's number of rows
-  const int64_t total = p.batch * phase.size[0] * phase.size[1];
-  const int64_t row_bytes = std::max<int64_t>(1, depth * kernels.element_size);
-  Tiling t{};
-  t.rows = std::clamp<int64_t>(kTileBytes / row_bytes / kRowStep, 1, 4) * kRowStep;
-  t.rows = std::min(t.rows, rounded_up(total, kRowStep));
-  t.row_blocks = (total + t.rows - 1) / t.rows;
-  t.panel = kernels.lanes * 4;
-  t.panels = (p.out_channels / p.groups + t.panel - 1) / t.panel;
-  const int64_t wanted = 2 * at::get_num_threads();
-  const int64_t tasks = t.row_blocks * p.groups;
-  t.column_tasks = tasks >= wanted ? 1 : std::min(t.panels, (wanted + tasks - 1) / tasks);
+/// Rows so many that the codes stay in the second cache; as many tasks as threads, or a multiple.
+/// Threads share the rows, and where there are fewer rows than columns the columns: each then reads
+/// its part of the weights once.
+Tiling choose_tiling(const Product& m) {
+  constexpr int64_t kMaxRows = 144;
+  const int64_t step = m.kernels.row_chunk;
+  const int64_t threads = at::get_num_threads();
+  const int64_t groups = m.p.weight.groups;
+  int64_t most = std::max(step, m.kernels.tile_bytes / m.a_stride / step * step);
+  // Weights that do not stay in the cache are read once for every block of rows.
+  const bool streamed = m.p.weight.group_out * m.depth > m.kernels.tile_bytes;
+  if (!streamed) most = std::min(most, std::max(step, kMaxRows / step * step));
+  Tiling t{0, (m.total + most - 1) / most, 1};
+  if (groups < threads && m.p.weight.group_out > m.total) {
+    t.column_tasks = std::min(m.panels, threads);
+  } else if (groups < threads && m.total > step) {
+    t.row_blocks = rounded_up(t.row_blocks, threads);
+  }
+  t.rows = rounded_up((m.total + t.row_blocks - 1) / t.row_blocks, m.kernels.row_tile);
+  t.row_blocks = (m.total + t.rows - 1) / t.rows;
   return t;
 }
 
-void run_gemm(const ConvProblem& p, const Phase& phase, const ConvOutput& output) {
-  const cpu::GemmKernels& kernels = cpu::best_gemm_kernels();
-  cpu::GatherGeometry base = phase_geometry(p, phase);
-  base.depth = rounded_up(base.taps * base.group_channels, kernels.depth_step);
-  const PackedWeights packed = pack_weights(p, phase, kernels);
-  const Tiling tiling = choose_tiling(p, phase, kernels, base.depth);
-  const int64_t group_out = p.out_channels / p.groups;
-  const int64_t total = p.batch * phase.size[0] * phase.size[1];
-  // A 1x1 convolution of stride 1 reads the image as it is.
-  const bool direct = kernels.element_size == 1 && p.groups == 1 && base.taps == 1 &&
-                      base.depth == p.in_channels && base.step_y == 1 && base.step_x == 1 &&
-                      base.tap_y[0] == 0 && base.tap_x[0] == 0 && base.grid_height == p.height &&
-                      base.grid_width == p.width;
-  const int64_t a_stride = base.depth * kernels.element_size;
-  const auto* weights = packed.data.const_data_ptr<uint8_t>();
+/// This thread's memory for a block of rows.
+struct Buffers {
+  uint8_t* codes;
+  uint8_t* weights;
+  int32_t* sums;
+  int64_t* position;
 
-  const int64_t tasks = p.groups * tiling.row_blocks * tiling.column_tasks;
-  at::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
-    const std::unique_ptr<uint8_t[]> tile(new uint8_t[direct ? 1 : tiling.rows * a_stride + 1]);
-    const std::unique_ptr<int32_t[]> acc(new int32_t[tiling.rows * tiling.panel]);
-    std::vector<int64_t> position(tiling.rows);
-    for (const auto task : c10::irange(begin, end)) {
-      const int64_t part = task % tiling.column_tasks;
-      const int64_t first = task / tiling.column_tasks % tiling.row_blocks * tiling.rows;
-      const int64_t group = task / (tiling.column_tasks * tiling.row_blocks);
-      const int64_t rows = std::min(tiling.rows, total - first);
-      const uint8_t* a = p.input + first * p.in_channels;
-      if (!direct) {
-        cpu::GatherGeometry g = base;
-        g.first_channel = group * g.group_channels;
-        kernels.gather(g, first, rows, tile.get());
-        a = tile.get();
-      }
-      const int64_t panel_end = tiling.panels * (part + 1) / tiling.column_tasks;
-      for (int64_t n = tiling.panels * part / tiling.column_tasks; n < panel_end; ++n) {
-        const int64_t column = n * tiling.panel;
-        const int64_t columns = std::min(tiling.panel, group_out - column);
-        kernels.multiply(a, a_stride, rows, weights + group * packed.group_bytes, column,
-                         rounded_up(columns, kernels.lanes), base.depth, acc.get(), tiling.panel);
-        const int64_t channel = group * group_out + column;
-        row_positions(p, phase, first, rows, channel, position.data());
-        finish_sums(output, packed.correction.data() + channel, channel, acc.get(), tiling.panel,
-                    rows, columns, position.data());
-      }
+  Buffers(const Product& m, int64_t rows) {
+    const int64_t padded = rounded_up(rows, m.kernels.row_tile);
+    const int64_t code_bytes = rounded_up(padded * m.a_stride + cpu::kGatherSlack, 64);
+    const int64_t weight_bytes = rounded_up(m.kernels.expanded_bytes(m.depth), 64);
+    const int64_t sum_bytes = rounded_up(m.kernels.row_chunk, m.kernels.row_tile) *
+                              m.kernels.panel * kPackedLanes *
+                              static_cast<int64_t>(sizeof(int32_t));
+    codes = thread_scratch(code_bytes + weight_bytes + sum_bytes +
+                           padded * static_cast<int64_t>(sizeof(int64_t)));
+    weights = codes + code_bytes;
+    sums = reinterpret_cast<int32_t*>(weights + weight_bytes);
+    position = reinterpret_cast<int64_t*>(weights + weight_bytes + sum_bytes);
+  }
+};
+
+/// Panels [begin, end) of a block of rows.
+void multiply_block(const Product& m, const Buffers& buffers, const uint8_t* codes, int64_t rows,
+                    int64_t group, int64_t begin, int64_t end) {
+  const auto& kernels = m.kernels;
+  const int64_t group_out = m.p.weight.group_out;
+  const int64_t width = kernels.panel * kPackedLanes;
+  const int8_t* matrix =
+      m.p.packed + m.phase.taps->data +
+      group * packed_matrix_bytes(m.p.weight, WeightOrder::kDense, *m.phase.taps);
+  for (const auto n : c10::irange(begin, end)) {
+    const int64_t columns = std::min(width, group_out - n * width);
+    const int64_t blocks = (columns + kPackedLanes - 1) / kPackedLanes;
+    const void* weights = matrix + n * width * m.depth;
+    if (kernels.expand != nullptr) {
+      kernels.expand(matrix + n * width * m.depth, blocks, m.depth, buffers.weights);
+      weights = buffers.weights;
     }
-  });
+    for (int64_t r = 0; r < rows; r += kernels.row_chunk) {
+      const int64_t count = std::min(kernels.row_chunk, rows - r);
+      kernels.multiply(codes + r * m.a_stride, m.a_stride, count, weights, blocks, m.depth,
+                       buffers.sums, width);
+      finish_sums(m.output, m.correction(), group * group_out + n * width, buffers.sums, width,
+                  count, columns, buffers.position + r);
+    }
+  }
+}
+
+void run_tasks(const Product& m, const Tiling& tiling, int64_t begin, int64_t end) {
+  const Buffers buffers(m, tiling.rows);
+  cpu::GatherGeometry geometry = m.geometry;
+  m.kernels.begin(m.depth);
+  for (const auto task : c10::irange(begin, end)) {
+    const int64_t first = task % tiling.row_blocks * tiling.rows;
+    const int64_t part = task / tiling.row_blocks % tiling.column_tasks;
+    const int64_t group = task / (tiling.row_blocks * tiling.column_tasks);
+    const int64_t rows = std::min(tiling.rows, m.total - first);
+    const uint8_t* codes = m.p.input + first * m.p.in_channels;
+    // A kernel reads whole steps of rows, which end inside the buffer, but not inside the image.
+    if (!m.direct || (m.kernels.whole_tiles && rows % m.kernels.row_tile != 0)) {
+      geometry.first_channel = group * geometry.group_channels;
+      m.kernels.gather(geometry, first, rows, buffers.codes);
+      codes = buffers.codes;
+    }
+    row_positions(m.p, m.phase, first, rows, buffers.position);
+    multiply_block(m, buffers, codes, rows, group, m.panels * part / tiling.column_tasks,
+                   m.panels * (part + 1) / tiling.column_tasks);
+  }
+  m.kernels.end();
+}
+
+void run_dense(const ConvProblem& p, const Phase& phase, const ConvOutput& output) {
+  // Below this a second thread costs more than it saves.
+  constexpr int64_t kSerialCycles = 16384;
+  const Product m = make_product(p, phase, output);
+  const Tiling tiling = choose_tiling(m);
+  const int64_t tasks = tiling.count(p.weight.groups);
+  const int64_t cycles =
+      m.total * p.weight.out_channels * (1 + m.depth / m.kernels.products_per_cycle);
+  at::parallel_for(0, tasks, cycles < kSerialCycles ? tasks : 1,
+                   [&](int64_t begin, int64_t end) { run_tasks(m, tiling, begin, end); });
 }
 
 }  // namespace
@@ -143,10 +170,10 @@ void run_quantized_conv(const ConvProblem& problem, const ConvOutput& output) {
   const auto counts = phase_counts(problem);
   for (const auto i : c10::irange(counts[0] * counts[1])) {
     const Phase phase = make_phase(problem, i / counts[1], i % counts[1]);
-    if (prefers_direct(problem, phase)) {
+    if (phase.taps == nullptr || problem.layout.order != WeightOrder::kDense) {
       run_direct(problem, phase, output);
     } else {
-      run_gemm(problem, phase, output);
+      run_dense(problem, phase, output);
     }
   }
 }

@@ -2,23 +2,22 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <vector>
-
+#include "ops/conv_weights.h"
 #include "ops/cpu/kernels/codes.h"
-#include "ops/quantized_conv_check.h"
 
 namespace horizon::ops {
 
 /// One convolution on NHWC codes. Linear is a 1x1 convolution of one pixel a row.
 struct ConvProblem {
-  int64_t base, groups;
+  WeightShape weight;
+  WeightLayout layout;
+  const int8_t* packed;  ///< weights in that layout
   int64_t batch, height, width, in_channels;
-  int64_t out_height, out_width, out_channels;
-  std::array<int64_t, 2> kernel, stride, dilation;
+  int64_t out_height, out_width;
+  std::array<int64_t, 2> stride, dilation;
   std::array<int64_t, 2> padding;  ///< top, left
   const uint8_t* input;            ///< [batch, height, width, in_channels]
   int32_t input_zero_point;
-  at::Tensor weight;  ///< int8 [out_channels, kernel, kernel, in_channels / groups], contiguous
 };
 
 /// Where sums go. Exactly one output is given: [batch, out_height, out_width, out_channels].

@@ -61,6 +61,26 @@ HORIZON_INLINE void with_activation(Activation act, const Body& body) {
   }
 }
 
+bool is_finite(float x) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, &x, sizeof bits);
+  return (bits & 0x7F800000U) != 0x7F800000U;
+}
+
+bool conv_constants(double x_scale, const float* weight_scale, const double* factor,
+                    const double* offset, double y_scale, int64_t channels, float* multiplier,
+                    float* result_offset) {
+  for (int64_t c = 0; c < channels; ++c) {
+    multiplier[c] = quant::requantize_multiplier(x_scale, weight_scale[c], factor[c], y_scale);
+    result_offset[c] = quant::requantize_offset(offset[c], y_scale);
+  }
+  uint32_t infinite = 0;
+  for (int64_t c = 0; c < channels; ++c) {
+    infinite |= static_cast<uint32_t>(!is_finite(multiplier[c]) || !is_finite(result_offset[c]));
+  }
+  return infinite == 0;
+}
+
 template <typename T, Activation kAct, bool kSkip>
 struct ConvRow {
   const ConvEpilogue& epilogue;
@@ -162,7 +182,8 @@ struct BinaryBlocks {
       const int32_t centred_a = x[i] - op.a_zero_point;
       const int32_t centred_b = y[i] - op.b_zero_point;
       v[i] = kProduct ? static_cast<float>(centred_a * centred_b) * op.a_ratio
-                      : quant::add_codes(centred_a, op.a_ratio, centred_b, op.b_ratio);
+                      : quant::add_codes(static_cast<float>(centred_a), op.a_ratio,
+                                         static_cast<float>(centred_b), op.b_ratio);
     }
     finish<kAct, kCount>(v, count, op.stage, out + first);
   }
@@ -256,7 +277,8 @@ int32_t sum(const uint8_t* q, int64_t count) {
 }  // namespace
 
 const CodesKernels& codes_kernels() {
-  static const CodesKernels table{conv_epilogue<uint8_t>,
+  static const CodesKernels table{conv_constants,
+                                  conv_epilogue<uint8_t>,
                                   conv_epilogue<float>,
                                   skip_epilogue<uint8_t>,
                                   skip_epilogue<float>,

@@ -33,6 +33,12 @@ struct BinaryCodes {
 
 /// Operations on activation codes. Counts are in entries; pointers may be unaligned.
 struct CodesKernels {
+  /// M and B of a convolution's output channels (requantize_multiplier, requantize_offset).
+  /// Returns whether all are finite.
+  bool (*conv_constants)(double x_scale, const float* weight_scale, const double* factor,
+                         const double* offset, double y_scale, int64_t channels, float* multiplier,
+                         float* result_offset);
+
   /// Requantizes rows [rows][columns] of sums (row stride `acc_stride`) into `output` at
   /// `position[r]` entries from its start. The per-channel vectors start at the first column.
   void (*conv_codes)(const ConvEpilogue& epilogue, const int32_t* acc, int64_t acc_stride,

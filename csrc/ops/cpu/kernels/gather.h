@@ -41,18 +41,12 @@ HORIZON_INLINE bool inside(int64_t at, int64_t size) {
 struct PlainEntry {
   using Type = uint8_t;
 
-  static HORIZON_INLINE void copy(const uint8_t* from, int64_t count, int32_t /*zero_point*/,
-                                  uint8_t* to) {
+  /// May read and write up to 32 bytes beyond where that is still before `end`.
+  static HORIZON_INLINE void copy(const uint8_t* from, int64_t count, const uint8_t* end,
+                                  int32_t /*zero_point*/, uint8_t* to) {
     int64_t c = 0;
-    for (; c + 16 <= count; c += 16) std::memcpy(to + c, from + c, 16);
-    if (c + 8 <= count) {
-      std::memcpy(to + c, from + c, 8);
-      c += 8;
-    }
-    if (c + 4 <= count) {
-      std::memcpy(to + c, from + c, 4);
-      c += 4;
-    }
+    for (; c + 64 <= count; c += 64) std::memcpy(to + c, from + c, 64);
+    for (; c < count && end - from >= c + 32; c += 32) std::memcpy(to + c, from + c, 32);
     for (; c < count; ++c) to[c] = from[c];
   }
   static HORIZON_INLINE void pad(int64_t count, int32_t zero_point, uint8_t* to) {
@@ -64,8 +58,8 @@ struct PlainEntry {
 struct CentredEntry {
   using Type = int16_t;
 
-  static HORIZON_INLINE void copy(const uint8_t* from, int64_t count, int32_t zero_point,
-                                  int16_t* to) {
+  static HORIZON_INLINE void copy(const uint8_t* from, int64_t count, const uint8_t* /*end*/,
+                                  int32_t zero_point, int16_t* to) {
     const auto z = static_cast<int16_t>(zero_point);
     for (int64_t c = 0; c < count; ++c) to[c] = static_cast<int16_t>(from[c] - z);
   }
@@ -89,19 +83,19 @@ void gather_rows(const GatherGeometry& g, int64_t first, int64_t rows, void* a) 
       const int64_t y = y0 + g.tap_y[t];
       const int64_t x = x0 + g.tap_x[t];
       if (inside(y, g.height) && x >= 0 && x + g.run <= g.width) {
-        Entry::copy(codes_at(g, at.n, y, x), g.run * channels, g.zero_point, to);
+        Entry::copy(codes_at(g, at.n, y, x), g.run * channels, g.input_end, g.zero_point, to);
         to += g.run * channels;
         continue;
       }
       for (int64_t u = 0; u < g.run; ++u, to += channels) {
         if (inside(y, g.height) && inside(x + u, g.width)) {
-          Entry::copy(codes_at(g, at.n, y, x + u), channels, g.zero_point, to);
+          Entry::copy(codes_at(g, at.n, y, x + u), channels, g.input_end, g.zero_point, to);
         } else {
           Entry::pad(channels, g.zero_point, to);
         }
       }
     }
-    Entry::pad(g.depth - used, g.zero_point, out + used);
+    for (int64_t k = used; k < g.depth; ++k) out[k] = 0;
   }
 }
 

@@ -6,32 +6,52 @@
 namespace horizon::cpu::HORIZON_CAPABILITY {
 namespace {
 
-constexpr int64_t kDepthStep = 2;
 constexpr int64_t kLanes = IntVector::kLanes;
+constexpr int64_t kPackedLanes = 16;
+constexpr int64_t kPanel = 4;
 
-int64_t rounded_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+#define HORIZON_NAME_OF(capability) #capability
+#define HORIZON_NAME(capability) HORIZON_NAME_OF(capability)
+constexpr const char* kName = HORIZON_NAME(HORIZON_CAPABILITY);
 
-int64_t packed_size(int64_t n, int64_t k) {
-  return rounded_up(n, kLanes) * rounded_up(k, kDepthStep) * static_cast<int64_t>(sizeof(int16_t));
-}
+int64_t padded_depth(int64_t depth) { return depth; }
 
-/// Layout: [n / lanes][k / 2][lanes][2] int16, so that one vector holds a pair for each lane.
-void pack(const int8_t* weight, int64_t n, int64_t k, int64_t stride, void* packed, int32_t* sums) {
-  auto* out = static_cast<int16_t*>(packed);
-  for (int64_t row = 0; row < n; ++row) sums[row] = 0;  // final: the codes are centred
-  for (int64_t block = 0; block < n; block += kLanes) {
-    const int64_t used = n - block < kLanes ? n - block : kLanes;
-    const int8_t* from = weight + block * stride;
-    for (int64_t p = 0; p < k; p += kDepthStep, out += kLanes * kDepthStep) {
-      const bool pair = p + 1 < k;
-      for (int64_t lane = 0; lane < used; ++lane) {
-        out[2 * lane] = from[lane * stride + p];
-        out[2 * lane + 1] = pair ? from[lane * stride + p + 1] : int16_t{0};
+int64_t expanded_bytes(int64_t depth) { return kPanel * kPackedLanes * depth * 2; }
+
+/// Layout: [n / lanes][depth / 2][lanes][2] int16, so that one vector holds a pair for each lane.
+void expand(const int8_t* packed, int64_t blocks, int64_t depth, void* expanded) {
+  constexpr int64_t kParts = kPackedLanes / kLanes;
+  for (int64_t b = 0; b < blocks; ++b) {
+    const int8_t* from = packed + b * kPackedLanes * depth;
+    auto* to = static_cast<uint32_t*>(expanded) + b * kPackedLanes * depth / 2;
+    for (int64_t k = 0; k < depth; k += 4, from += 4 * kPackedLanes) {
+      for (int64_t part = 0; part < kParts; ++part) {
+        uint32_t* pairs = to + (part * depth / 2 + k / 2) * kLanes;
+        uint32_t word[kLanes];
+        std::memcpy(word, from + part * kLanes * 4, sizeof word);
+        for (int64_t lane = 0; lane < kLanes; ++lane) {
+          const auto w = static_cast<int32_t>(word[lane]);
+          const auto b0 = static_cast<uint32_t>(static_cast<int8_t>(w)) & 0xFFFF;
+          const auto b1 = static_cast<uint32_t>(static_cast<int8_t>(w >> 8)) << 16;
+          const auto b2 = static_cast<uint32_t>(static_cast<int8_t>(w >> 16)) & 0xFFFF;
+          const auto b3 = static_cast<uint32_t>(w >> 24) << 16;
+          pairs[lane] = b0 | b1;
+          pairs[kLanes + lane] = b2 | b3;
+        }
       }
-      for (int64_t i = 2 * used; i < 2 * kLanes; ++i) out[i] = 0;
     }
   }
 }
+
+void nothing(int64_t /*depth*/) {}
+void nothing() {}
+
+// Register budget: 16 vectors before AVX-512 (6 x 2 sums), 32 with it (6 x 4 or 12 x 2).
+#if defined(__AVX512F__)
+constexpr int kWideRows = 12;
+#else
+constexpr int kWideRows = 6;
+#endif
 
 /// kRows x (kBlocks * lanes) accumulators in registers.
 template <int kRows, int kBlocks>
@@ -43,7 +63,7 @@ void multiply_tile(const char* a, int64_t a_stride, const char* w, int64_t w_blo
 #pragma GCC unroll 4
     for (int b = 0; b < kBlocks; ++b) sum[r][b] = IntVector::zero();
   }
-  for (int64_t p = 0; p < depth; p += kDepthStep) {
+  for (int64_t p = 0; p < depth; p += 2) {
     IntVector weight[kBlocks];
 #pragma GCC unroll 4
     for (int b = 0; b < kBlocks; ++b) weight[b] = IntVector::load(w + b * w_block);
@@ -83,52 +103,50 @@ void multiply_rows(const char* a, int64_t a_stride, int64_t rows, const char* w,
   }
 }
 
-// Register budget: 16 vectors before AVX-512 (6 x 2 sums), 32 with it (6 x 4).
-#if defined(__AVX512F__)
-constexpr int kMaxBlocks = 4;
-#else
-constexpr int kMaxBlocks = 2;
-#endif
-
-void multiply(const void* a, int64_t a_stride, int64_t rows, const void* packed, int64_t column,
-              int64_t columns, int64_t depth, int32_t* c, int64_t c_stride) {
+void multiply(const void* a, int64_t a_stride, int64_t rows, const void* weights, int64_t blocks,
+              int64_t depth, int32_t* c, int64_t c_stride) {
   const int64_t w_block = kLanes * depth * static_cast<int64_t>(sizeof(int16_t));
   const auto* codes = static_cast<const char*>(a);
-  const auto* w = static_cast<const char*>(packed) + column / kLanes * w_block;
-  int64_t left = columns / kLanes;
+  const auto* w = static_cast<const char*>(weights);
+  int64_t left = blocks * kPackedLanes / kLanes;
   while (left > 0) {
-    int64_t blocks = 1;
+    int64_t width = 1;
 #if defined(__AVX512F__)
     if (left >= 4) {
-      blocks = 4;
+      width = 4;
       multiply_rows<6, 4>(codes, a_stride, rows, w, w_block, depth, c, c_stride);
     } else
 #endif
         if (left >= 2) {
-      blocks = 2;
-      multiply_rows<kMaxBlocks == 4 ? 12 : 6, 2>(codes, a_stride, rows, w, w_block, depth, c,
-                                                 c_stride);
+      width = 2;
+      multiply_rows<kWideRows, 2>(codes, a_stride, rows, w, w_block, depth, c, c_stride);
     } else {
-      multiply_rows<kMaxBlocks == 4 ? 12 : 8, 1>(codes, a_stride, rows, w, w_block, depth, c,
-                                                 c_stride);
+      multiply_rows<kWideRows, 1>(codes, a_stride, rows, w, w_block, depth, c, c_stride);
     }
-    left -= blocks;
-    w += blocks * w_block;
-    c += blocks * kLanes;
+    left -= width;
+    w += width * w_block;
+    c += width * kLanes;
   }
 }
 
 }  // namespace
 
 const GemmKernels& gemm_kernels() {
-  static const GemmKernels table{kDepthStep,
-                                 kLanes,
-                                 sizeof(int16_t),
-                                 /*centred=*/true,
-                                 packed_size,
-                                 pack,
-                                 gather_rows<CentredEntry>,
-                                 multiply};
+  static const GemmKernels table{.name = kName,
+                                 .element_size = sizeof(int16_t),
+                                 .row_tile = kWideRows,
+                                 .whole_tiles = false,
+                                 .row_chunk = 48,
+                                 .panel = kPanel,
+                                 .tile_bytes = 256 * 1024,
+                                 .products_per_cycle = 2 * kLanes,
+                                 .padded_depth = padded_depth,
+                                 .gather = gather_rows<CentredEntry>,
+                                 .expanded_bytes = expanded_bytes,
+                                 .expand = expand,
+                                 .begin = nothing,
+                                 .end = nothing,
+                                 .multiply = multiply};
   return table;
 }
 

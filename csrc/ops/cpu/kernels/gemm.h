@@ -14,6 +14,7 @@ namespace horizon::cpu {
 /// residue of the output position, each with the taps that reach that residue.
 struct GatherGeometry {
   const uint8_t* input;  ///< [batch, height, width, channels]
+  const uint8_t* input_end;
   int64_t height, width, channels;
   int64_t first_channel, group_channels;
   int64_t grid_height, grid_width;
@@ -23,33 +24,42 @@ struct GatherGeometry {
   const int64_t* tap_x;
   int64_t run;  ///< taps that follow each other in memory: divides `taps`; 1 where none do
   const uint8_t* last_pixel;  ///< the image's, [channels]
-  int64_t depth;              ///< taps * group_channels, rounded up to the kernel's depth step
+  int64_t depth;              ///< entries of a row: taps * group_channels and zeros
   int32_t zero_point;
 };
 
-/// Integer matrix product C[r][n] = sum_k A[r][k] * W[n][k] in exact int32.
+/// Bytes behind a matrix of codes that `gather` may overwrite.
+inline constexpr int64_t kGatherSlack = 64;
+
+/// Integer matrix product C[r][n] = sum_k A[r][k] * W[n][k] in exact int32. W is packed:
+/// [n / 16][depth / 4][16][4] int8 (ops/conv_weights.h), and may be read kPackedSlack bytes beyond.
 struct GemmKernels {
-  int64_t depth_step;    ///< k is padded with zero weights to a multiple of this
-  int64_t lanes;         ///< n is padded to a multiple of this
-  int64_t element_size;  ///< bytes of an entry of A
-  /// Whether A holds q - z (then the sums are final) or q (then z * sum(W[n]) is to be subtracted).
-  bool centred;
+  const char* name;
+  int64_t element_size;  ///< bytes of an entry of A: 1 for q, 2 for q - z
+  int64_t row_tile;      ///< rows that are multiplied at once
+  bool whole_tiles;      ///< rows of A are read, and rows of C written, up to a multiple of it
+  int64_t row_chunk;     ///< rows of C that stay in the first cache
+  int64_t panel;         ///< blocks of 16 columns that are multiplied at once
+  int64_t tile_bytes;    ///< of A at a time
+  int64_t products_per_cycle;  ///< roughly
 
-  /// Bytes of the packed form of `n` rows of weights of `k` entries.
-  int64_t (*packed_size)(int64_t n, int64_t k);
+  /// Entries of a row of A for rows of `depth` weights, a multiple of four.
+  int64_t (*padded_depth)(int64_t depth);
 
-  /// Packs weights [n][k] (row stride `stride`). Writes to `sums` [n] what z is to be multiplied
-  /// with: the sum of each row, or 0 where A is centred.
-  void (*pack)(const int8_t* weight, int64_t n, int64_t k, int64_t stride, void* packed,
-               int32_t* sums);
-
-  /// Writes rows [first, first + rows) of A, `depth` entries each.
+  /// Writes rows [first, first + rows) of A, `geometry.depth` entries each.
   void (*gather)(const GatherGeometry& geometry, int64_t first, int64_t rows, void* a);
 
-  /// Columns [column, column + columns) of C, both multiples of `lanes`; `a_stride` in bytes,
-  /// `c_stride` in entries, `depth` a multiple of depth_step.
-  void (*multiply)(const void* a, int64_t a_stride, int64_t rows, const void* packed,
-                   int64_t column, int64_t columns, int64_t depth, int32_t* c, int64_t c_stride);
+  /// Bytes of a panel in the form that `multiply` reads. 0, and no `expand`: as it is packed.
+  int64_t (*expanded_bytes)(int64_t depth);
+  void (*expand)(const int8_t* packed, int64_t blocks, int64_t depth, void* expanded);
+
+  /// Around calls of `multiply` with one depth on one thread.
+  void (*begin)(int64_t depth);
+  void (*end)();
+
+  /// C for `blocks` blocks of columns, at most a panel; `a_stride` in bytes, `c_stride` in entries.
+  void (*multiply)(const void* a, int64_t a_stride, int64_t rows, const void* weights,
+                   int64_t blocks, int64_t depth, int32_t* c, int64_t c_stride);
 };
 
 /// Products of 16-bit pairs (vpmaddwd): every instruction set.
@@ -58,9 +68,12 @@ HORIZON_DECLARE_KERNELS(GemmKernels, gemm_kernels);
 namespace avx512 {
 /// Products of four u8 x s8 (vpdpbusd). Only where has_vnni().
 const GemmKernels& gemm_vnni_kernels();
+/// Products of tiles of 16 x 64 u8 and 64 x 16 s8 (tdpbusd). Only where has_amx().
+const GemmKernels& gemm_amx_kernels();
 }  // namespace avx512
 
-/// gemm_vnni_kernels() where has_vnni(), gemm_kernels() otherwise.
+/// gemm_amx_kernels() where has_amx(), gemm_vnni_kernels() where has_vnni(), gemm_kernels()
+/// otherwise.
 const GemmKernels& best_gemm_kernels();
 
 }  // namespace horizon::cpu

@@ -11,40 +11,10 @@ namespace {
 constexpr int64_t kDepthStep = 4;
 constexpr int64_t kLanes = 16;
 
-int64_t rounded_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
-
-int64_t packed_size(int64_t n, int64_t k) {
-  return rounded_up(n, kLanes) * rounded_up(k, kDepthStep);
-}
-
-/// Layout: [n / lanes][k / 4][lanes][4] int8.
-void pack(const int8_t* weight, int64_t n, int64_t k, int64_t stride, void* packed, int32_t* sums) {
-  for (int64_t row = 0; row < n; ++row) {
-    int32_t sum = 0;
-    for (int64_t p = 0; p < k; ++p) sum += weight[row * stride + p];
-    sums[row] = sum;
-  }
-  auto* out = static_cast<int8_t*>(packed);
-  for (int64_t block = 0; block < n; block += kLanes) {
-    const int64_t used = n - block < kLanes ? n - block : kLanes;
-    const int8_t* from = weight + block * stride;
-    int64_t p = 0;
-    for (; p + kDepthStep <= k; p += kDepthStep, out += kLanes * kDepthStep) {
-      for (int64_t lane = 0; lane < used; ++lane) {
-        std::memcpy(out + lane * kDepthStep, from + lane * stride + p, kDepthStep);
-      }
-      std::memset(out + used * kDepthStep, 0, static_cast<size_t>((kLanes - used) * kDepthStep));
-    }
-    if (p == k) continue;
-    std::memset(out, 0, kLanes * kDepthStep);
-    for (int64_t lane = 0; lane < used; ++lane) {
-      for (int64_t rest = p; rest < k; ++rest) {
-        out[lane * kDepthStep + rest - p] = from[lane * stride + rest];
-      }
-    }
-    out += kLanes * kDepthStep;
-  }
-}
+int64_t padded_depth(int64_t depth) { return depth; }
+int64_t expanded_bytes(int64_t /*depth*/) { return 0; }
+void nothing(int64_t /*depth*/) {}
+void nothing() {}
 
 /// vpdpbusd (not vpdpbusds) wraps instead of saturating, so that the sum of codes minus
 /// z * sum(W) is exact whenever the sum of centred codes fits int32.
@@ -101,41 +71,41 @@ void multiply_rows(const uint8_t* a, int64_t a_stride, int64_t rows, const int8_
   }
 }
 
-void multiply(const void* a, int64_t a_stride, int64_t rows, const void* packed, int64_t column,
-              int64_t columns, int64_t depth, int32_t* c, int64_t c_stride) {
+void multiply(const void* a, int64_t a_stride, int64_t rows, const void* weights, int64_t blocks,
+              int64_t depth, int32_t* c, int64_t c_stride) {
   const int64_t w_block = kLanes * depth;
   const auto* codes = static_cast<const uint8_t*>(a);
-  const auto* w = static_cast<const int8_t*>(packed) + column / kLanes * w_block;
-  int64_t left = columns / kLanes;
-  while (left > 0) {
-    // rows x blocks: 24 sums, the weights and one broadcast fill the 32 registers.
-    const int64_t blocks = left >= 4 ? 4 : left;
-    if (blocks == 4) {
-      multiply_rows<6, 4>(codes, a_stride, rows, w, w_block, depth, c, c_stride);
-    } else if (blocks == 3) {
-      multiply_rows<8, 3>(codes, a_stride, rows, w, w_block, depth, c, c_stride);
-    } else if (blocks == 2) {
-      multiply_rows<12, 2>(codes, a_stride, rows, w, w_block, depth, c, c_stride);
-    } else {
-      multiply_rows<12, 1>(codes, a_stride, rows, w, w_block, depth, c, c_stride);
-    }
-    left -= blocks;
-    w += blocks * w_block;
-    c += blocks * kLanes;
+  const auto* w = static_cast<const int8_t*>(weights);
+  // rows x blocks: 24 sums, the weights and one broadcast fill the 32 registers.
+  if (blocks == 4) {
+    multiply_rows<6, 4>(codes, a_stride, rows, w, w_block, depth, c, c_stride);
+  } else if (blocks == 3) {
+    multiply_rows<8, 3>(codes, a_stride, rows, w, w_block, depth, c, c_stride);
+  } else if (blocks == 2) {
+    multiply_rows<12, 2>(codes, a_stride, rows, w, w_block, depth, c, c_stride);
+  } else {
+    multiply_rows<12, 1>(codes, a_stride, rows, w, w_block, depth, c, c_stride);
   }
 }
 
 }  // namespace
 
 const GemmKernels& gemm_vnni_kernels() {
-  static const GemmKernels table{kDepthStep,
-                                 kLanes,
-                                 sizeof(uint8_t),
-                                 /*centred=*/false,
-                                 packed_size,
-                                 pack,
-                                 gather_rows<PlainEntry>,
-                                 multiply};
+  static const GemmKernels table{.name = "vnni",
+                                 .element_size = sizeof(uint8_t),
+                                 .row_tile = 12,
+                                 .whole_tiles = false,
+                                 .row_chunk = 48,
+                                 .panel = 4,
+                                 .tile_bytes = 256 * 1024,
+                                 .products_per_cycle = 96,
+                                 .padded_depth = padded_depth,
+                                 .gather = gather_rows<PlainEntry>,
+                                 .expanded_bytes = expanded_bytes,
+                                 .expand = nullptr,
+                                 .begin = nothing,
+                                 .end = nothing,
+                                 .multiply = multiply};
   return table;
 }
 
