@@ -114,3 +114,33 @@ def pair(pattern: Pattern, dtype: torch.dtype = torch.float32, **geometry: objec
     with torch.no_grad():
         skip = torch.randn_like(copy.deepcopy(chain).base(x))
     return chain, copy.deepcopy(chain), x, skip
+
+
+def snapshot(model: nn.Module) -> list[tuple]:
+    """Every attribute of every module, down to hooks, parameters and their in-place counters.
+
+    Compare with `is_same`: the objects themselves are held, so that no identity is used again.
+    """
+    found: list[tuple] = []
+    for path, module in model.named_modules(remove_duplicate=False):
+        found.append((path, "", module))
+        if isinstance(module, torch.jit.ScriptModule):
+            continue
+        for name, value in module.__dict__.items():
+            found.append((path, name, value))
+            if isinstance(value, dict):
+                for key, entry in value.items():
+                    version = entry._version if isinstance(entry, Tensor) else None
+                    found.append((path, name, key, entry, version))
+    return found
+
+
+def is_same(before: list[tuple], after: list[tuple]) -> bool:
+    """Whether two snapshots hold the same objects under the same names."""
+
+    def same(x: object, y: object) -> bool:
+        return x is y or (type(x) in (str, int) and x == y)
+
+    return len(before) == len(after) and all(
+        len(a) == len(b) and all(map(same, a, b)) for a, b in zip(before, after, strict=True)
+    )

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from fuse_models import BY_NAME, names_of, pair, randomize
+from fuse_models import BY_NAME, is_same, names_of, pair, randomize, snapshot
 from torch import nn
 
 from horizon_plugin.nn import intrinsic
@@ -84,7 +84,9 @@ def test_a_fold_never_writes_into_old_parameters_which_may_be_tied():
     model = nn.Sequential(first, randomize(nn.BatchNorm2d(4)), second).eval()
     before = {k: v.clone() for k, v in model.state_dict().items()}
     weight, bias = first.weight, first.bias
-    fuse_modules(model, [0, 1], inplace=True)
+    text = r"folding \['0', '1'\] unties '0\.weight' from '2\.weight': .*mode='with_bn' keeps"
+    with pytest.warns(UserWarning, match=text):
+        fuse_modules(model, [0, 1], inplace=True)
     assert torch.equal(weight, before["0.weight"]) and torch.equal(bias, before["0.bias"])
     assert model[2].weight is weight
     assert model[0].weight is not weight
@@ -137,3 +139,140 @@ def test_weights_on_another_device_than_the_statistics_are_refused():
 def test_a_model_on_the_meta_device_folds():
     fused = fuse_modules(sequential(BASES["transpose grouped"]).to("meta"), [0, 1])
     assert fused[0].weight.is_meta and fused[0].bias.shape == (9,)
+
+
+# How two modules come to share parameters, and what the warning says of it.
+def _tie(name, other="other"):
+    def tie(model):
+        setattr(getattr(model, other), name, getattr(model.conv, name))
+
+    return tie
+
+
+class Tied(nn.Module):
+    """A group, and a convolution beside it."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.conv, self.other = make(), make()
+        self.bn, self.act = randomize(nn.BatchNorm2d(self.conv.out_channels)), nn.ReLU()
+        self.bn2 = nn.BatchNorm2d(self.conv.out_channels)
+
+    def forward(self, x):
+        return self.act(self.bn(self.conv(x))) + self.bn2(self.other(x))
+
+
+TIES = {
+    "weight": (_tie("weight"), r"unties 'conv\.weight' from 'other\.weight'"),
+    "bias": (_tie("bias"), r"unties 'conv\.bias' from 'other\.bias'"),
+    "gamma": (
+        lambda m: setattr(m.bn2, "weight", m.bn.weight),
+        r"unties 'bn\.weight' from 'bn2\.weight'",
+    ),
+    "a parameter of the model": (
+        lambda m: setattr(m, "shared", m.conv.weight),
+        r"unties 'conv\.weight' from 'shared'",
+    ),
+    "two": (
+        lambda m: (_tie("weight")(m), _tie("bias")(m)),
+        r"unties 'conv\.weight' from 'other\.weight', 'conv\.bias' from 'other\.bias'",
+    ),
+}
+GROUP = ["conv", "bn", "act"]
+
+
+@pytest.mark.parametrize("tie", TIES)
+@pytest.mark.parametrize(
+    "base", ["conv", "conv depthwise", "transpose square", "transpose grouped"]
+)
+def test_a_fold_that_unties_parameters_says_so_and_leaves_the_others(tie, base):
+    model = Tied(BASES[base]).eval()
+    share, text = TIES[tie]
+    share(model)
+    x = torch.randn(2, 6, 8, 8)
+    expected = model(x)
+    values = {name: p.detach().clone() for name, p in model.named_parameters()}
+    with pytest.warns(UserWarning, match=text) as caught:
+        fused = fuse_modules(model, GROUP)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    torch.testing.assert_close(fused(x), expected, rtol=1e-5, atol=1e-5)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, values[name])
+    kept = fuse_modules(model, GROUP, mode="with_bn")
+    names = [
+        {n for n, q in kept.named_parameters(remove_duplicate=False) if q is p}
+        for p in kept.parameters()
+    ]
+    assert max(map(len, names)) == 2  # still tied
+    assert torch.equal(kept(x), expected)
+
+
+def test_two_groups_that_share_a_weight_are_each_folded_for_themselves():
+    class Siamese(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = sequential(BASES["conv"]), sequential(BASES["conv"])
+            self.b[0].weight = self.a[0].weight
+
+        def forward(self, x):
+            return self.a(x), self.b(x)
+
+    model = Siamese().eval()
+    x = torch.randn(2, 6, 8, 8)
+    expected = model(x)
+    with pytest.warns(UserWarning) as caught:
+        fused = fuse_modules(model, [["a.0", "a.1"], ["b.0", "b.1"]])
+    texts = [str(warning.message) for warning in caught]
+    assert ["'a.0.weight' from 'b.0.weight'" in texts[0], "from 'a.0.weight'" in texts[1]] == [1, 1]
+    torch.testing.assert_close(fused(x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_warning_about_ties_turned_into_an_error_changes_nothing():
+    model = Tied(BASES["conv"]).eval()
+    _tie("weight")(model)
+    before = snapshot(model)
+    with pytest.raises(UserWarning, match="unties"):
+        fuse_modules(model, GROUP, inplace=True)
+    assert is_same(before, snapshot(model))
+
+
+def test_a_module_in_two_places_is_no_tie():
+    block = sequential(BASES["conv"], nn.ReLU())
+    model = nn.ModuleDict({"a": block, "b": block}).eval()
+    fused = fuse_modules(model, ["a.0", "a.1", "a.2"])  # a warning would be an error
+    assert fused["b"][0] is fused["a"][0]
+
+
+@pytest.mark.parametrize("statistics", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_half_precision_layer_folds_a_batch_norm_that_stayed_in_fp32(dtype, statistics):
+    model = sequential(BASES["conv grouped"])
+    model[0].to(dtype)
+    model[1].to(statistics)
+    exact = copy.deepcopy(model).double()
+    fused = fuse_modules(model, [0, 1])[0]
+    reference = fuse_modules(exact, [0, 1])[0]
+    assert torch.equal(fused.weight, reference.weight.to(dtype))
+    assert torch.equal(fused.bias, reference.bias.to(dtype))
+
+
+@pytest.mark.parametrize("mode", ["fuse_bn", "auto"])
+@pytest.mark.parametrize("surrounding", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+def test_parameters_of_a_fold_can_be_trained_wherever_it_was_done(surrounding, mode):
+    model = sequential(BASES["transpose"])
+    with surrounding():
+        fused = fuse_modules(model, [0, 1], mode=mode)
+    fused(torch.randn(2, 6, 4, 4)).square().sum().backward()
+    assert fused[0].weight.grad.abs().sum() > 0 and fused[0].bias.grad.abs().sum() > 0
+
+
+def test_default_device_and_dtype_do_not_reach_a_fold():
+    model = sequential(BASES["conv"])
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            fused = fuse_modules(model, [0, 1])[0]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert (fused.weight.dtype, fused.weight.device.type) == (torch.float32, "cpu")
+    assert (fused.bias.dtype, fused.bias.device.type) == (torch.float32, "cpu")
