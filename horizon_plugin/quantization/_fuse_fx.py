@@ -33,6 +33,8 @@ _VIEW_METHODS = frozenset(
 _VIEW_FUNCTIONS = (operator.getitem, torch.flatten, torch.reshape, torch.chunk, torch.split)
 _VIEW_MODULES = (nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout, nn.Dropout2d)
 
+_AUGMENTED = frozenset("isub imul itruediv ifloordiv imod ipow iand ior ixor".split())
+
 
 class _GraphRecord:
     """What `CallRecorder` would have seen in a run of a traced model, as far as a graph shows it:
@@ -104,7 +106,7 @@ class _GraphRecord:
         name = op_name(node.target) if node.op == "call_function" else op
         is_operator = getattr(node.target, "__module__", "") == "_operator"
         return (name.endswith("_") and not name.endswith("__")) or (
-            is_operator and name in ("isub", "imul", "itruediv", "setitem")
+            is_operator and (name == "setitem" or name in _AUGMENTED)
         )
 
     def _is_view(self, node: fx.Node, module: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import traceback
 import warnings
@@ -26,6 +27,33 @@ _LIBRARIES = tuple(
 _DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout)
 
 
+class _WritingProxy(fx.Proxy):
+    """A proxy that keeps augmented assignments in place; torch's makes ``y += x`` a new value,
+    which changes models that use ``y`` by another name as well."""
+
+
+def _augmented(function: Callable[..., Any]) -> Callable[..., Any]:
+    def assign(self: fx.Proxy, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", function, (self, other), {})
+
+    return assign
+
+
+for _function in (
+    operator.iadd,
+    operator.isub,
+    operator.imul,
+    operator.itruediv,
+    operator.ifloordiv,
+    operator.imod,
+    operator.ipow,
+    operator.iand,
+    operator.ior,
+    operator.ixor,
+):
+    setattr(_WritingProxy, f"__{_function.__name__}__", _augmented(_function))
+
+
 class FusionTracer(fx.Tracer):
     """A tracer with stubs, FloatFunctionals and fused, prepared and converted modules as leaves.
 
@@ -48,6 +76,10 @@ class FusionTracer(fx.Tracer):
             or type(m) in self._leaves
             or super().is_leaf_module(m, module_qualified_name)
         )
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        """What stands for the value of `node` while the model runs."""
+        return _WritingProxy(node, self)
 
     def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
         """The graph of `root`'s forward."""
@@ -130,6 +162,8 @@ def trace(model: nn.Module, leaves: tuple[type, ...]) -> fx.GraphModule:
             "instead"
         ) from error
     for node in graph.nodes:
+        if isinstance(node.type, str):  # a postponed annotation, which does not pickle
+            node.type = None
         if node.op == "call_function" and node.target in _DROPOUTS:
             warnings.warn(
                 f"fuse_fx: {owner_of(node) or 'the model'}: F.{node.target.__name__} keeps the "
