@@ -1,12 +1,6 @@
 #pragma once
 
 #include <horizon_nn.h>
-#include <torch/nn/modules/activation.h>
-#include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/dropout.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/nn/modules/pooling.h>
 
 #include <string>
 
