@@ -228,10 +228,7 @@ class ReLU6Ops(UnaryOps):
         return F.relu6(x)
 
     def _integer(self, q: Tensor, s: Tensor, z: Tensor, out_s: Tensor, out_z: Tensor) -> Tensor:
-        one = torch.ones(1, dtype=torch.float64, device=q.device)
-        return torch.ops.horizon.quantized_affine(
-            q, s, z, one, torch.zeros_like(one), out_s, out_z, 2
-        )
+        return torch.ops.horizon.quantized_affine_scalar(q, s, z, 1.0, 0.0, out_s, out_z, 2)
 
 
 class InterpolateOps(UnaryOps):

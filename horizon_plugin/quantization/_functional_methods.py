@@ -84,12 +84,12 @@ class FunctionalMethods(nn.Module):
 
     def _script_affine(self, x: Tensor, factor: float, offset: float) -> Tensor:
         scale, zero_point = self._output()
-        q = torch.ops.horizon.quantized_affine(
+        q = torch.ops.horizon.quantized_affine_scalar(
             self._code(x, 0),
             self.operand_scales[0],
             self.operand_zero_points[0],
-            torch.full((1,), factor, dtype=torch.float64, device=x.device),
-            torch.full((1,), offset, dtype=torch.float64, device=x.device),
+            factor,
+            offset,
             scale,
             zero_point,
             0,

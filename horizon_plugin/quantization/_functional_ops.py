@@ -34,9 +34,7 @@ def _binary(name: str, activation: int, alpha: float | None) -> Any:
 
 
 def _affine(q: Tensor, g: tuple[Tensor, Tensor], a: float, b: float, s: Any, z: Any) -> Tensor:
-    factor = torch.full((1,), a, dtype=torch.float64, device=q.device)
-    offset = torch.full((1,), b, dtype=torch.float64, device=q.device)
-    return torch.ops.horizon.quantized_affine(q, g[0], g[1], factor, offset, s, z, 0)
+    return torch.ops.horizon.quantized_affine_scalar(q, g[0], g[1], a, b, s, z, 0)
 
 
 def _cat(q: list[Tensor], g: Grids, s: Tensor, z: Tensor, dim: int) -> Tensor:

@@ -121,7 +121,7 @@ class ConvertedQuantStub(ConvertedLayer, nn.Module):
             )
         with torch._C.DisableTorchFunction():
             try:
-                q = torch.ops.horizon.quantize(x.detach(), self.scale, self.zero_point)
+                q = torch.ops.horizon.quantize(x, self.scale, self.zero_point)
             except (ValueError, TypeError, RuntimeError) as error:
                 raise self.named(error) from None
             return _carry.set_tag(q, ("codes", self.scale, self.zero_point, 0, self._path))

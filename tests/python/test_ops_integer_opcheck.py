@@ -67,6 +67,10 @@ CASES: dict[str, Callable[[], Case]] = {
     "add": lambda: binary(ops.quantized_add.default, -1.0),
     "mul": lambda: binary(ops.quantized_mul.default),
     "affine": affine,
+    "affine_scalar": lambda: (
+        ops.quantized_affine_scalar.default,
+        (codes(2, 3, 4, 5), *GRID, -0.5, 2.0, scalar(0.1), point(0), RELU),
+    ),
     "cat": cat,
     "avg_pool2d": avg_pool,
     "adaptive_avg_pool2d": lambda: (

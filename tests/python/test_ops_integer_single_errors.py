@@ -34,6 +34,14 @@ def affine(q: object = Q, factor: object = ONE, offset: object = NONE, **over: o
     return ops.quantized_affine(q, *grid_q, factor, offset, *grid_y, over.get("activation", 0))
 
 
+def affine_scalar(
+    q: object = Q, factor: float = 1.0, offset: float = 0.0, **over: object
+) -> object:
+    grid_q, grid_y = (over.get(k, GRID) for k in ("q_grid", "grid"))
+    rest = (factor, offset, *grid_y, over.get("activation", 0))
+    return ops.quantized_affine_scalar(q, *grid_q, *rest)
+
+
 def cat(q: object = (Q, Q), dim: int = 1, **over: object) -> object:
     scales = over.get("scales", [GRID[0]] * 2)
     zero_points = over.get("zero_points", [GRID[1]] * 2)
@@ -151,6 +159,26 @@ ERRORS: list[tuple[Call, type[Exception], str]] = [
     ),
     (lambda: affine(activation=3), ValueError, "quantized_affine: 'activation' must be"),
     (
+        lambda: affine_scalar(Q.char()),
+        TypeError,
+        "quantized_affine_scalar: 'q' must be uint8, got int8",
+    ),
+    (
+        lambda: affine_scalar(factor=NAN),
+        ValueError,
+        "quantized_affine_scalar: the multiplier must be finite in fp32, got nan",
+    ),
+    (
+        lambda: affine_scalar(offset=INF),
+        ValueError,
+        "quantized_affine_scalar: the offset must be finite in fp32, got inf",
+    ),
+    (
+        lambda: affine_scalar(activation=-1),
+        ValueError,
+        "quantized_affine_scalar: 'activation' must be",
+    ),
+    (
         lambda: cat([]),
         ValueError,
         "quantized_cat: 'q' must be at least one tensor, got an empty list",
@@ -258,7 +286,7 @@ def test_single_operations_say_what_is_wrong(call: Call, error: type[Exception],
 
 
 def test_the_arguments_of_the_single_operations_are_good() -> None:
-    for call in (add, mul, affine, cat, pool, adaptive, mean):
+    for call in (add, mul, affine, affine_scalar, cat, pool, adaptive, mean):
         assert call().dtype == torch.uint8  # type: ignore[attr-defined]
 
 

@@ -18,10 +18,11 @@ void without_gradient(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 
 TORCH_LIBRARY_IMPL(horizon, Autograd, m) {
   using horizon::ops::without_gradient;
-  for (const char* op : {"quantized_conv", "quantized_conv_packed", "pack_weight", "unpack_weight",
-                         "quantized_add", "quantized_mul", "quantized_affine",
-                         "quantized_cat", "quantized_avg_pool2d", "quantized_adaptive_avg_pool2d",
-                         "quantized_max_pool2d", "quantized_mean"}) {
+  for (const char* op :
+       {"quantized_conv", "quantized_conv_packed", "pack_weight", "unpack_weight", "quantized_add",
+        "quantized_mul", "quantized_affine", "quantized_affine_scalar", "quantized_cat",
+        "quantized_avg_pool2d", "quantized_adaptive_avg_pool2d", "quantized_max_pool2d",
+        "quantized_mean", "quantized_lookup"}) {
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&without_gradient>());
   }
 }

@@ -18,39 +18,24 @@
 namespace horizon::ops {
 namespace {
 
-constexpr const char* kOp = "quantized_affine";
 constexpr int64_t kGrain = 1 << 15;
 constexpr int64_t kBlock = 64;  ///< a multiple of what kernels store at once
 
+/// One entry, or one for each channel.
 struct Constants {
   std::vector<float> multiplier, offset;
-};
 
-/// One entry, or one for each channel where either of the vectors has so many.
-Constants read_constants(const at::Tensor& factor, const at::Tensor& offset, const CodeGrid& x,
-                         const CodeGrid& y) {
-  const at::Tensor a = factor.contiguous();
-  const at::Tensor b = offset.contiguous();
-  const auto* a_values = a.const_data_ptr<double>();
-  const auto* b_values = b.const_data_ptr<double>();
-  const bool empty = a.numel() == 0 || b.numel() == 0;
-  const int64_t count = empty ? 0 : std::max(a.numel(), b.numel());
-  Constants out;
-  for (const auto c : c10::irange(count)) {
-    const double a_c = a_values[a.numel() == 1 ? 0 : c];
-    const double b_c = b_values[b.numel() == 1 ? 0 : c];
-    const float multiplier = quant::product_multiplier(x.scale, a_c, y.scale);
-    const float shift = quant::requantize_offset(b_c, y.scale);
-    if (!std::isfinite(multiplier) || !std::isfinite(shift)) {
-      const std::string channel = count == 1 ? "" : " of channel " + std::to_string(c);
-      check_constant(kOp, ("the multiplier" + channel).c_str(), multiplier);
-      check_constant(kOp, ("the offset" + channel).c_str(), shift);
-    }
-    out.multiplier.push_back(multiplier);
-    out.offset.push_back(shift);
+  /// Adds those of a factor and an offset; `channel` names them in errors, where it is one of many.
+  void append(const char* op, double a, double b, const CodeGrid& x, const CodeGrid& y,
+              int64_t channel) {
+    multiplier.push_back(quant::product_multiplier(x.scale, a, y.scale));
+    offset.push_back(quant::requantize_offset(b, y.scale));
+    if (std::isfinite(multiplier.back()) && std::isfinite(offset.back())) return;
+    const std::string where = channel < 0 ? "" : " of channel " + std::to_string(channel);
+    check_constant(op, c10::str("the multiplier", where).c_str(), multiplier.back());
+    check_constant(op, c10::str("the offset", where).c_str(), offset.back());
   }
-  return out;
-}
+};
 
 struct Problem {
   const uint8_t* input;
@@ -105,14 +90,8 @@ void map_per_plane(const Problem& p, int64_t batch, int64_t channels, int64_t in
   });
 }
 
-at::Tensor quantized_affine_cpu(const at::Tensor& q, const at::Tensor& q_scale,
-                                const at::Tensor& q_zero_point, const at::Tensor& factor,
-                                const at::Tensor& offset, const at::Tensor& scale,
-                                const at::Tensor& zero_point, int64_t activation) {
-  check_quantized_affine(q, q_scale, q_zero_point, factor, offset, scale, zero_point, activation);
-  const CodeGrid x = read_grid(kOp, "q_scale", q_scale, "q_zero_point", q_zero_point);
-  const CodeGrid y = read_grid(kOp, "scale", scale, "zero_point", zero_point);
-  const Constants constants = read_constants(factor, offset, x, y);
+at::Tensor map_codes(const at::Tensor& q, const CodeGrid& x, const CodeGrid& y,
+                     const Constants& constants, int64_t activation) {
   const at::MemoryFormat format = result_format(q);
   const at::Tensor out = at::empty(q.sizes(), q.options(), format);
   if (q.numel() == 0) return out;
@@ -137,9 +116,45 @@ at::Tensor quantized_affine_cpu(const at::Tensor& q, const at::Tensor& q_scale,
   return out;
 }
 
+at::Tensor quantized_affine_cpu(const at::Tensor& q, const at::Tensor& q_scale,
+                                const at::Tensor& q_zero_point, const at::Tensor& factor,
+                                const at::Tensor& offset, const at::Tensor& scale,
+                                const at::Tensor& zero_point, int64_t activation) {
+  constexpr const char* kOp = "quantized_affine";
+  check_quantized_affine(q, q_scale, q_zero_point, factor, offset, scale, zero_point, activation);
+  const CodeGrid x = read_grid(kOp, "q_scale", q_scale, "q_zero_point", q_zero_point);
+  const CodeGrid y = read_grid(kOp, "scale", scale, "zero_point", zero_point);
+  const at::Tensor a = factor.contiguous();
+  const at::Tensor b = offset.contiguous();
+  const auto* a_values = a.const_data_ptr<double>();
+  const auto* b_values = b.const_data_ptr<double>();
+  const bool empty = a.numel() == 0 || b.numel() == 0;
+  const int64_t count = empty ? 0 : std::max(a.numel(), b.numel());
+  Constants constants;
+  for (const auto c : c10::irange(count)) {
+    constants.append(kOp, a_values[a.numel() == 1 ? 0 : c], b_values[b.numel() == 1 ? 0 : c], x, y,
+                     count == 1 ? -1 : c);
+  }
+  return map_codes(q, x, y, constants, activation);
+}
+
+at::Tensor quantized_affine_scalar_cpu(const at::Tensor& q, const at::Tensor& q_scale,
+                                       const at::Tensor& q_zero_point, double factor, double offset,
+                                       const at::Tensor& scale, const at::Tensor& zero_point,
+                                       int64_t activation) {
+  constexpr const char* kOp = "quantized_affine_scalar";
+  check_quantized_affine_scalar(q, q_scale, q_zero_point, scale, zero_point, activation);
+  const CodeGrid x = read_grid(kOp, "q_scale", q_scale, "q_zero_point", q_zero_point);
+  const CodeGrid y = read_grid(kOp, "scale", scale, "zero_point", zero_point);
+  Constants constants;
+  constants.append(kOp, factor, offset, x, y, /*channel=*/-1);
+  return map_codes(q, x, y, constants, activation);
+}
+
 }  // namespace
 }  // namespace horizon::ops
 
 TORCH_LIBRARY_IMPL(horizon, CPU, m) {
   m.impl("quantized_affine", TORCH_FN(horizon::ops::quantized_affine_cpu));
+  m.impl("quantized_affine_scalar", TORCH_FN(horizon::ops::quantized_affine_scalar_cpu));
 }
