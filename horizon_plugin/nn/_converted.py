@@ -187,7 +187,7 @@ class ConvertedBody(ConvertedLayer, nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The int8 codes in the float weight's shape: a copy, since the module holds them packed."""
+        """The int8 codes in the float weight's shape: a copy of the packed ones."""
         return torch.ops.horizon.unpack_weight(
             self.packed_weight, self.weight_size, *self._layout()
         )

@@ -27,7 +27,9 @@ Constants read_constants(const QuantizedConvArguments& args, double x_scale, dou
   const auto* a = factor.const_data_ptr<double>();
   const auto* b = offset.const_data_ptr<double>();
   const int64_t channels = factor.numel();
-  Constants out{std::vector<float>(channels), std::vector<float>(channels)};
+  // Kernels read whole vectors.
+  const auto padded = static_cast<size_t>(channels + kPackedLanes);
+  Constants out{std::vector<float>(padded), std::vector<float>(padded)};
   const bool finite = cpu::codes_kernels().conv_constants(x_scale, s_w, a, b, y_scale, channels,
                                                           out.multiplier.data(), out.offset.data());
   for (int64_t c = 0; !finite && c < channels; ++c) {

@@ -22,7 +22,7 @@ void run_rows(const ConvProblem& p, const Phase& phase, const ConvOutput& output
   const int64_t tasks = (total + rows_per_task - 1) / rows_per_task;
   at::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
     uint8_t* memory = thread_scratch(
-        rows_per_task * (acc_stride * kSumBytes + static_cast<int64_t>(sizeof(int64_t))));
+        rows_per_task * (acc_stride * kSumBytes + static_cast<int64_t>(sizeof(int64_t))) + 64);
     auto* position = reinterpret_cast<int64_t*>(memory);
     auto* acc = reinterpret_cast<int32_t*>(position + rows_per_task);
     for (const auto task : c10::irange(begin, end)) {

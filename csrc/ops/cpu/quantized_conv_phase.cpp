@@ -63,7 +63,7 @@ Phase make_phase(const ConvProblem& p, int64_t y, int64_t x) {
   for (const auto axis : c10::irange(2)) {
     phase.size[axis] = (out[axis] - phase.first[axis] - 1) / phase.step[axis] + 1;
   }
-  phase.correction.assign(p.weight.out_channels, 0);
+  phase.correction.assign(p.weight.out_channels + kPackedLanes, 0);
   const auto row = first_tap(p, 0, y);
   const auto column = first_tap(p, 1, x);
   if (!row.has_value() || !column.has_value()) return phase;
@@ -77,10 +77,10 @@ Phase make_phase(const ConvProblem& p, int64_t y, int64_t x) {
   }
   std::memcpy(phase.correction.data(),
               p.packed + phase.taps->sums * static_cast<int64_t>(sizeof(int32_t)),
-              phase.correction.size() * sizeof(int32_t));
+              p.weight.out_channels * sizeof(int32_t));
   for (int32_t& sum : phase.correction) {
     // Unsigned: a packed weight that is none has any sums.
-    sum = static_cast<int32_t>(static_cast<uint32_t>(sum) *
+    sum = static_cast<int32_t>(-static_cast<uint32_t>(sum) *
                                static_cast<uint32_t>(p.input_zero_point));
   }
   return phase;

@@ -18,7 +18,7 @@ struct Phase {
   const TapClass* taps;  ///< null where no tap reaches the phase
   std::array<int64_t, 2> tap_count;
   std::vector<int64_t> tap_y, tap_x;  ///< where taps read, relative to i * input_step
-  std::vector<int32_t> correction;    ///< z * sum(W) per output channel
+  std::vector<int32_t> correction;    ///< -z * sum(W) per output channel, and zeros
 
   /// How many rows the matrix of input codes has.
   int64_t rows(const ConvProblem& p) const { return p.batch * size[0] * size[1]; }

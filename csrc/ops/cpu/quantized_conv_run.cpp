@@ -53,7 +53,7 @@ Product make_product(const ConvProblem& p, const Phase& phase, const ConvOutput&
   const int64_t blocks = (p.weight.group_out + kPackedLanes - 1) / kPackedLanes;
   m.panels = (blocks + kernels.panel - 1) / kernels.panel;
   m.direct = is_direct(p, m.geometry, kernels);
-  if (kernels.element_size == 2) m.none.assign(p.weight.out_channels, 0);
+  if (kernels.element_size == 2) m.none.assign(phase.correction.size(), 0);
   return m;
 }
 

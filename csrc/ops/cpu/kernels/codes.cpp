@@ -1,65 +1,11 @@
 #include "ops/cpu/kernels/codes.h"
 
-#include "ops/cpu/kernels/code_block.h"
+#include "ops/cpu/kernels/code_writer.h"
 
 namespace horizon::cpu::HORIZON_CAPABILITY {
 namespace {
 
-using quant::Activation;
-
-/// Activation and code, or activation alone, of `count` values: kCodeBlock of them or fewer.
-template <Activation kAct, int64_t kCount>
-HORIZON_INLINE void finish(const float* v, int64_t count, const OutputStage& stage, uint8_t* out) {
-  if constexpr (kCount == kCodeBlock) {
-    uint32_t bits[kCodeBlock];
-    for (int64_t i = 0; i < kCodeBlock; ++i) {
-      bits[i] = quant::to_code_bits(quant::activate(v[i], kAct, stage.six), stage.zero_point);
-    }
-    narrow_codes(bits, out);
-  } else {
-    for (int64_t i = 0; i < count; ++i) {
-      out[i] = quant::to_code(quant::activate(v[i], kAct, stage.six), stage.zero_point);
-    }
-  }
-}
-
-template <Activation kAct, int64_t kCount>
-HORIZON_INLINE void finish(const float* v, int64_t count, const OutputStage& stage, float* out) {
-  for (int64_t i = 0; i < count; ++i) out[i] = quant::activate(v[i], kAct, stage.six);
-}
-
-template <int64_t kCount>
-HORIZON_INLINE void widen(const uint8_t* codes, int64_t count, int32_t* values) {
-  if constexpr (kCount == kCodeBlock) {
-    widen_codes(codes, values);
-  } else {
-    for (int64_t i = 0; i < count; ++i) values[i] = codes[i];
-  }
-}
-
-/// Calls `body.template block<kCount>(first, count)` over [0, size): blocks of constant size, which
-/// vectorize without a remainder, then what is left.
-template <typename Body>
-HORIZON_INLINE void over_blocks(int64_t size, const Body& body) {
-  int64_t first = 0;
-  for (; first + kCodeBlock <= size; first += kCodeBlock) {
-    body.template block<kCodeBlock>(first, kCodeBlock);
-  }
-  if (first < size) body.template block<0>(first, size - first);
-}
-
-/// Calls `body` with the activation as a constant, so that its loops have no branches.
-template <typename Body>
-HORIZON_INLINE void with_activation(Activation act, const Body& body) {
-  switch (act) {
-    case Activation::kRelu:
-      return body.template operator()<Activation::kRelu>();
-    case Activation::kRelu6:
-      return body.template operator()<Activation::kRelu6>();
-    default:
-      return body.template operator()<Activation::kNone>();
-  }
-}
+constexpr int64_t kLanes = FloatVector::kLanes;
 
 bool is_finite(float x) {
   uint32_t bits = 0;
@@ -81,213 +27,140 @@ bool conv_constants(double x_scale, const float* weight_scale, const double* fac
   return infinite == 0;
 }
 
-template <typename T, Activation kAct, bool kSkip>
-struct ConvRow {
-  const ConvEpilogue& epilogue;
-  const int32_t* sum;
-  const uint8_t* skip;
-  T* out;
-
-  template <int64_t kCount>
-  HORIZON_INLINE void block(int64_t first, int64_t count) const {
-    const int32_t* acc = sum + first;
-    const int32_t* correction = epilogue.correction + first;
-    const float* multiplier = epilogue.multiplier + first;
-    const float* offset = epilogue.offset + first;
-    float v[kCodeBlock];
-    for (int64_t i = 0; i < count; ++i) {
-      v[i] = quant::scale_accumulator(acc[i] - correction[i], multiplier[i], offset[i]);
-    }
-    if constexpr (kSkip) {
-      int32_t added[kCodeBlock];
-      widen<kCount>(skip + first, count, added);
-      for (int64_t i = 0; i < count; ++i) {
-        v[i] = quant::add_skip(v[i], added[i] - epilogue.skip_zero_point, epilogue.skip_ratio);
-      }
-    }
-    finish<kAct, kCount>(v, count, epilogue.stage, out + first);
+/// Four vectors of codes to as many rows of kSpan entries as they fill.
+template <int64_t kSpan>
+HORIZON_INLINE void store_rows(const IntVector (&x)[4], uint8_t* const* row, int64_t count) {
+  if constexpr (kSpan == kCodes) {
+    if (count == kSpan) return store_bytes(x, row[0]);
   }
-};
-
-template <typename T, Activation kAct, bool kSkip>
-void conv_rows(const ConvEpilogue& epilogue, const int32_t* acc, int64_t acc_stride, int64_t rows,
-               int64_t columns, const int64_t* position, T* output) {
-  const ConvEpilogue local = epilogue;
-  for (int64_t r = 0; r < rows; ++r) {
-    const ConvRow<T, kAct, kSkip> row{local, acc + r * acc_stride,
-                                      kSkip ? local.skip + position[r] : nullptr,
-                                      output + position[r]};
-    over_blocks(columns < kCodeBlock ? columns : columns / kCodeBlock * kCodeBlock, row);
-    // The last block overlaps its neighbour and writes the same results again.
-    if (columns > kCodeBlock && columns % kCodeBlock != 0) {
-      row.template block<kCodeBlock>(columns - kCodeBlock, kCodeBlock);
-    }
-  }
-}
-
-template <typename T>
-void conv_epilogue(const ConvEpilogue& epilogue, const int32_t* acc, int64_t acc_stride,
-                   int64_t rows, int64_t columns, const int64_t* position, T* output) {
-  with_activation(epilogue.stage.activation, [&]<Activation kAct>() {
-    if (epilogue.skip != nullptr) {
-      conv_rows<T, kAct, true>(epilogue, acc, acc_stride, rows, columns, position, output);
+  alignas(64) uint8_t bytes[kCodes];
+  store_bytes(x, bytes);
+  for (int64_t r = 0; r < kCodes / kSpan; ++r) {
+    if (count == kSpan) {
+      std::memcpy(row[r], bytes + r * kSpan, kSpan);
     } else {
-      conv_rows<T, kAct, false>(epilogue, acc, acc_stride, rows, columns, position, output);
+      for (int64_t i = 0; i < count; ++i) row[r][i] = bytes[r * kSpan + i];
     }
-  });
-}
-
-template <typename T, Activation kAct>
-struct SkipBlocks {
-  const ConvEpilogue& epilogue;
-  const float* value;
-  T* out;
-
-  template <int64_t kCount>
-  HORIZON_INLINE void block(int64_t first, int64_t count) const {
-    int32_t added[kCodeBlock];
-    float v[kCodeBlock];
-    widen<kCount>(epilogue.skip + first, count, added);
-    for (int64_t i = 0; i < count; ++i) {
-      v[i] = quant::add_skip(value[first + i], added[i] - epilogue.skip_zero_point,
-                             epilogue.skip_ratio);
-    }
-    finish<kAct, kCount>(v, count, epilogue.stage, out + first);
   }
-};
-
-template <typename T>
-void skip_epilogue(const ConvEpilogue& epilogue, const float* v, int64_t count, T* output) {
-  const ConvEpilogue local = epilogue;
-  with_activation(local.stage.activation, [&]<Activation kAct>() {
-    over_blocks(count, SkipBlocks<T, kAct>{local, v, output});
-  });
 }
 
-template <Activation kAct, bool kProduct>
-struct BinaryBlocks {
-  const BinaryCodes& op;
-  const uint8_t* a;
-  const uint8_t* b;
-  uint8_t* out;
-
-  template <int64_t kCount>
-  HORIZON_INLINE void block(int64_t first, int64_t count) const {
-    int32_t x[kCodeBlock];
-    int32_t y[kCodeBlock];
-    float v[kCodeBlock];
-    widen<kCount>(a + first, count, x);
-    widen<kCount>(b + first, count, y);
-    for (int64_t i = 0; i < count; ++i) {
-      const int32_t centred_a = x[i] - op.a_zero_point;
-      const int32_t centred_b = y[i] - op.b_zero_point;
-      v[i] = kProduct ? static_cast<float>(centred_a * centred_b) * op.a_ratio
-                      : quant::add_codes(static_cast<float>(centred_a), op.a_ratio,
-                                         static_cast<float>(centred_b), op.b_ratio);
-    }
-    finish<kAct, kCount>(v, count, op.stage, out + first);
+/// kSpan columns of all rows, of which `count` are written; sums and constants are readable up to
+/// the span's end. Rows are taken as many at a time as fill four vectors; what is missing at the
+/// end is the last row again.
+template <int64_t kSpan, bool kSkip>
+void requantize_span(const ConvEpilogue& epilogue, const CodeWriter& writer, const int32_t* acc,
+                     int64_t acc_stride, int64_t rows, int64_t column, int64_t count,
+                     const int64_t* position, uint8_t* output) {
+  constexpr int64_t kRows = kCodes / kSpan;
+  constexpr int64_t kVectors = kSpan / kLanes;
+  IntVector correction[kVectors];
+  FloatVector multiplier[kVectors];
+  FloatVector offset[kVectors];
+  for (int64_t i = 0; i < kVectors; ++i) {
+    const int64_t at = column + i * kLanes;
+    correction[i] = IntVector::load(epilogue.correction + at);
+    multiplier[i] = FloatVector::load(epilogue.multiplier + at);
+    offset[i] = FloatVector::load(epilogue.offset + at);
   }
-};
-
-template <bool kProduct>
-void binary(const BinaryCodes& op, const uint8_t* a, const uint8_t* b, int64_t count,
-            uint8_t* output) {
-  const BinaryCodes local = op;
-  with_activation(local.stage.activation, [&]<Activation kAct>() {
-    over_blocks(count, BinaryBlocks<kAct, kProduct>{local, a, b, output});
-  });
-}
-
-/// One map for all entries, or with kColumns a map for each.
-template <Activation kAct, bool kColumns>
-struct AffineBlocks {
-  const uint8_t* q;
-  int32_t zero_point;
-  const float* multiplier;
-  const float* offset;
-  const OutputStage& stage;
-  uint8_t* out;
-
-  template <int64_t kCount>
-  HORIZON_INLINE void block(int64_t first, int64_t count) const {
-    int32_t x[kCodeBlock];
-    float v[kCodeBlock];
-    widen<kCount>(q + first, count, x);
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t map = kColumns ? first + i : 0;
-      v[i] = quant::scale_accumulator(x[i] - zero_point, multiplier[map], offset[map]);
-    }
-    finish<kAct, kCount>(v, count, stage, out + first);
-  }
-};
-
-void affine(const uint8_t* q, int64_t count, int32_t zero_point, float multiplier, float offset,
-            const OutputStage& stage, uint8_t* output) {
-  const OutputStage local = stage;
-  with_activation(local.activation, [&]<Activation kAct>() {
-    over_blocks(count,
-                AffineBlocks<kAct, false>{q, zero_point, &multiplier, &offset, local, output});
-  });
-}
-
-void affine_columns(const uint8_t* q, int64_t rows, int64_t columns, int32_t zero_point,
-                    const float* multiplier, const float* offset, const OutputStage& stage,
-                    uint8_t* output) {
-  const OutputStage local = stage;
-  with_activation(local.activation, [&]<Activation kAct>() {
-    for (int64_t r = 0; r < rows; ++r) {
-      over_blocks(columns, AffineBlocks<kAct, true>{q + r * columns, zero_point, multiplier, offset,
-                                                    local, output + r * columns});
-    }
-  });
-}
-
-void average(const uint8_t* q, int64_t row_stride, int64_t height, int64_t width, int64_t channels,
-             int32_t zero_point, float multiplier, const OutputStage& stage, uint8_t* output) {
-  constexpr int64_t kBlock = 64;
-  const auto centre = static_cast<int32_t>(height * width * zero_point);
-  int32_t sum[kBlock];
-  for (int64_t first = 0; first < channels; first += kBlock) {
-    const int64_t count = channels - first < kBlock ? channels - first : kBlock;
-    for (int32_t& s : sum) s = 0;
-    for (int64_t y = 0; y < height; ++y) {
-      const uint8_t* row = q + y * row_stride + first;
-      for (int64_t x = 0; x < width; ++x, row += channels) {
-        if (count == kBlock) {
-          for (int64_t c = 0; c < kBlock; ++c) sum[c] += row[c];
+  const FloatVector skip_ratio(epilogue.skip_ratio);
+  const FloatVector skip_zero(static_cast<float>(epilogue.skip_zero_point));
+  for (int64_t r = 0; r < rows; r += kRows) {
+    IntVector codes[4];
+    uint8_t* to[kRows];
+#pragma GCC unroll 4
+    for (int64_t k = 0; k < kRows; ++k) {
+      const int64_t row = r + k < rows ? r + k : rows - 1;
+      const int64_t at = position[row] + column;
+      const int32_t* sums = acc + row * acc_stride + column;
+      to[k] = output + at;
+      uint8_t added[kSpan];
+      const uint8_t* skip = added;
+      if constexpr (kSkip) {
+        if (count == kSpan) {
+          skip = epilogue.skip + at;
         } else {
-          for (int64_t c = 0; c < count; ++c) sum[c] += row[c];
+          std::memset(added, 0, kSpan);
+          std::memcpy(added, epilogue.skip + at, count);
         }
       }
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < kVectors; ++i) {
+        const IntVector sum = IntVector::load(sums + i * kLanes).add(correction[i]);
+        FloatVector v = quant::scale_value(FloatVector::from(sum), multiplier[i], offset[i]);
+        if constexpr (kSkip) {
+          v = quant::add_scaled(v, load_codes(skip + i * kLanes) - skip_zero, skip_ratio);
+        }
+        codes[k * kVectors + i] = writer.code(v);
+      }
     }
-    for (int64_t c = 0; c < count; ++c) {
-      const float v = static_cast<float>(sum[c] - centre) * multiplier;
-      const float y = quant::activate(v, stage.activation, stage.six);
-      output[first + c] = quant::to_code(y, stage.zero_point);
+    store_rows<kSpan>(codes, to, count);
+  }
+}
+
+template <bool kSkip>
+void requantize(const ConvEpilogue& epilogue, const int32_t* acc, int64_t acc_stride, int64_t rows,
+                int64_t columns, const int64_t* position, uint8_t* output) {
+  constexpr int64_t kWide = kCodes < 32 ? kCodes : 32;
+  const CodeWriter writer(epilogue.stage);
+  const auto span = [&]<int64_t kSpan>(int64_t column, int64_t count) {
+    requantize_span<kSpan, kSkip>(epilogue, writer, acc, acc_stride, rows, column, count, position,
+                                  output);
+  };
+  int64_t c = 0;
+  for (; c + kWide <= columns; c += kWide) span.template operator()<kWide>(c, kWide);
+  for (; c + 16 <= columns; c += 16) span.template operator()<16>(c, 16);
+  if (c == columns) return;
+  if (columns > 16) {
+    // Overlaps its neighbour and writes the same codes again.
+    span.template operator()<16>(columns - 16, 16);
+  } else {
+    span.template operator()<16>(c, columns - c);
+  }
+}
+
+void conv_codes(const ConvEpilogue& epilogue, const int32_t* acc, int64_t acc_stride, int64_t rows,
+                int64_t columns, const int64_t* position, uint8_t* output) {
+  const auto run = epilogue.skip != nullptr ? requantize<true> : requantize<false>;
+  run(epilogue, acc, acc_stride, rows, columns, position, output);
+}
+
+void conv_values(const ConvEpilogue& epilogue, const int32_t* acc, int64_t acc_stride, int64_t rows,
+                 int64_t columns, const int64_t* position, float* output) {
+  const ConvEpilogue e = epilogue;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) {
+      const int64_t at = position[r] + c;
+      float v = quant::scale_accumulator(acc[r * acc_stride + c] + e.correction[c], e.multiplier[c],
+                                         e.offset[c]);
+      if (e.skip != nullptr) {
+        v = quant::add_skip(v, e.skip[at] - e.skip_zero_point, e.skip_ratio);
+      }
+      output[at] = quant::activate(v, e.stage.activation, e.stage.six);
     }
   }
 }
 
-int32_t sum(const uint8_t* q, int64_t count) {
-  int32_t total = 0;
-  for (int64_t i = 0; i < count; ++i) total += q[i];
-  return total;
+float skipped(const ConvEpilogue& e, const float* v, int64_t i) {
+  const float sum = quant::add_skip(v[i], e.skip[i] - e.skip_zero_point, e.skip_ratio);
+  return quant::activate(sum, e.stage.activation, e.stage.six);
+}
+
+void skip_codes(const ConvEpilogue& epilogue, const float* v, int64_t count, uint8_t* output) {
+  const ConvEpilogue e = epilogue;
+  for (int64_t i = 0; i < count; ++i) {
+    output[i] = quant::to_code(skipped(e, v, i), e.stage.zero_point);
+  }
+}
+
+void skip_values(const ConvEpilogue& epilogue, const float* v, int64_t count, float* output) {
+  const ConvEpilogue e = epilogue;
+  for (int64_t i = 0; i < count; ++i) output[i] = skipped(e, v, i);
 }
 
 }  // namespace
 
 const CodesKernels& codes_kernels() {
-  static const CodesKernels table{conv_constants,
-                                  conv_epilogue<uint8_t>,
-                                  conv_epilogue<float>,
-                                  skip_epilogue<uint8_t>,
-                                  skip_epilogue<float>,
-                                  binary<false>,
-                                  binary<true>,
-                                  affine,
-                                  affine_columns,
-                                  average,
-                                  sum};
+  static const CodesKernels table{conv_constants, conv_codes, conv_values, skip_codes, skip_values};
   return table;
 }
 

@@ -16,7 +16,7 @@ struct OutputStage {
 
 /// The end of a convolution group (steps 2 to 5 of the integer arithmetic).
 struct ConvEpilogue {
-  const int32_t* correction;  ///< [channels] subtracted from the sums
+  const int32_t* correction;  ///< [channels] added to the sums
   const float* multiplier;    ///< [channels] M
   const float* offset;        ///< [channels] B
   const uint8_t* skip;        ///< codes laid out as the output, or null
@@ -31,7 +31,7 @@ struct BinaryCodes {
   OutputStage stage;
 };
 
-/// Operations on activation codes. Counts are in entries; pointers may be unaligned.
+/// What precedes and ends a convolution. Counts are in entries; pointers may be unaligned.
 struct CodesKernels {
   /// M and B of a convolution's output channels (requantize_multiplier, requantize_offset).
   /// Returns whether all are finite.
@@ -40,7 +40,8 @@ struct CodesKernels {
                          float* result_offset);
 
   /// Requantizes rows [rows][columns] of sums (row stride `acc_stride`) into `output` at
-  /// `position[r]` entries from its start. The per-channel vectors start at the first column.
+  /// `position[r]` entries from its start. The per-channel vectors start at the first column; they
+  /// and the last row of sums are readable up to a multiple of 16 columns.
   void (*conv_codes)(const ConvEpilogue& epilogue, const int32_t* acc, int64_t acc_stride,
                      int64_t rows, int64_t columns, const int64_t* position, uint8_t* output);
   /// The same on real numbers: no output quantizer (the stage's zero point is not used).
@@ -49,28 +50,6 @@ struct CodesKernels {
   /// Steps 3 to 5 on values of steps 1 and 2: skip, activation, code or value.
   void (*skip_codes)(const ConvEpilogue& epilogue, const float* v, int64_t count, uint8_t* output);
   void (*skip_values)(const ConvEpilogue& epilogue, const float* v, int64_t count, float* output);
-
-  void (*add)(const BinaryCodes& op, const uint8_t* a, const uint8_t* b, int64_t count,
-              uint8_t* output);
-  void (*multiply)(const BinaryCodes& op, const uint8_t* a, const uint8_t* b, int64_t count,
-                   uint8_t* output);
-
-  /// float(q - z) * multiplier + offset.
-  void (*affine)(const uint8_t* q, int64_t count, int32_t zero_point, float multiplier,
-                 float offset, const OutputStage& stage, uint8_t* output);
-  /// The same with multiplier and offset per column of [rows][columns].
-  void (*affine_columns)(const uint8_t* q, int64_t rows, int64_t columns, int32_t zero_point,
-                         const float* multiplier, const float* offset, const OutputStage& stage,
-                         uint8_t* output);
-
-  /// The average of `height` x `width` pixels of `channels` codes each, requantized:
-  /// float(sum(q) - z * count) * multiplier. At most kMaxWindow pixels.
-  void (*average)(const uint8_t* q, int64_t row_stride, int64_t height, int64_t width,
-                  int64_t channels, int32_t zero_point, float multiplier, const OutputStage& stage,
-                  uint8_t* output);
-
-  /// The sum of at most kMaxWindow codes.
-  int32_t (*sum)(const uint8_t* q, int64_t count);
 };
 
 /// So many codes certainly have an int32 sum.
