@@ -50,7 +50,7 @@ _WRAPPERS = {
     "OptimizedModule": "_orig_mod",
 }
 
-_OTHER_HOOKS = (
+OTHER_HOOKS = (
     "_backward_pre_hooks",
     "_backward_hooks",
     "_state_dict_pre_hooks",
@@ -81,7 +81,8 @@ class _ClassInfo(NamedTuple):
     inner: str
 
 
-def _inner_of(cls: type) -> str:
+def inner_of(cls: type) -> str:
+    """The attribute by which a wrapper such as DataParallel holds its module; else empty."""
     for base in cls.__mro__:
         if base.__name__ in _WRAPPERS and base.__module__.startswith("torch."):
             return _WRAPPERS[base.__name__]
@@ -152,7 +153,7 @@ def _obstacle(module: nn.Module, kind: str) -> str:
 
 
 def _has_other_hooks(attributes: dict[str, Any]) -> bool:
-    for hooks in _OTHER_HOOKS:
+    for hooks in OTHER_HOOKS:
         for hook in (attributes.get(hooks) or {}).values():
             # parametrizations.weight_norm leaves one behind when it is removed; nobody misses it.
             function = getattr(hook, "hook", hook)
@@ -308,7 +309,7 @@ class ModuleTree:
             if kind == _OTHER:
                 known = (self._kinds[base] for base in cls.__mro__ if base in self._kinds)
                 derived = next(known, _OTHER)
-            info = _ClassInfo(cls.__name__, kind, derived, len(self._classes), _inner_of(cls))
+            info = _ClassInfo(cls.__name__, kind, derived, len(self._classes), inner_of(cls))
             self._classes[cls] = info
         return info
 

@@ -18,7 +18,7 @@ from horizon_plugin.nn._pending import FusedGroup, FusionError
 from horizon_plugin.nn.intrinsic import FAMILY
 from horizon_plugin.quantization._call_record import Record
 from horizon_plugin.quantization._collector import paused_collection
-from horizon_plugin.quantization._module_tree import GROUP, POSITION, ModuleTree
+from horizon_plugin.quantization._module_tree import GROUP, OTHER_HOOKS, POSITION, ModuleTree
 
 FuserMethods = dict[tuple[type, ...], Callable[..., nn.Module]]
 
@@ -122,15 +122,16 @@ def _mark(module: nn.Module, group: FusedGroup, position: int) -> nn.Module:
 
 
 def _drop_hooks(module: nn.Module) -> None:
-    """Empty the forward hooks of a batch norm that lives on inside a fused module."""
+    """Empty the hooks of a batch norm that lives on inside a fused module."""
     for name in (
+        *OTHER_HOOKS,
         "_forward_pre_hooks",
         "_forward_pre_hooks_with_kwargs",
         "_forward_hooks",
         "_forward_hooks_with_kwargs",
         "_forward_hooks_always_called",
     ):
-        if module.__dict__[name]:
+        if module.__dict__.get(name):
             module.__dict__[name] = OrderedDict()
 
 
