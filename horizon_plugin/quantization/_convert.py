@@ -6,13 +6,14 @@ import warnings
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from horizon_plugin import _carry
 from horizon_plugin._traced import copy_model
 from horizon_plugin.nn import _layer
 from horizon_plugin.nn._island import Island
 from horizon_plugin.quantization import _modules
+from horizon_plugin.quantization._comparison import compare
 from horizon_plugin.quantization._prepare import check_mapping, check_weight
 from horizon_plugin.quantization.fake_quantize import FakeQuantize, WeightFakeQuantize
 
@@ -96,11 +97,31 @@ def _replacement(module: nn.Module, path: str, mapping: dict[Any, Any]) -> nn.Mo
     return new
 
 
+def _check_inputs(example_inputs: Any, report: bool) -> tuple[Any, ...]:
+    if report and example_inputs is None:
+        raise ValueError("convert: 'example_inputs' must be given with report=True, got None")
+    if not report and example_inputs is not None:
+        raise ValueError("convert: 'report' must be True with example_inputs, got False")
+    if example_inputs is None or isinstance(example_inputs, tuple):
+        return example_inputs or ()
+    if isinstance(example_inputs, Tensor):
+        return (example_inputs,)
+    if isinstance(example_inputs, list):
+        return tuple(example_inputs)
+    raise TypeError(
+        "convert: 'example_inputs' must be a tuple of the model's arguments, got "
+        f"{type(example_inputs).__name__}"
+    )
+
+
 def convert(
     model: nn.Module,
     mapping: dict[type[nn.Module], Any] | None = None,
     inplace: bool = False,
-) -> nn.Module:
+    *,
+    example_inputs: tuple[Any, ...] | Tensor | None = None,
+    report: bool = False,
+) -> Any:
     """The integer form of a prepared model, in eval mode.
 
     It computes, to the bit, what `model.eval()` computes: weights are quantized as they are now,
@@ -110,6 +131,12 @@ def convert(
         model: a model from `prepare_qat`.
         mapping: prepared class -> class with ``from_prepared(module)``, added to ours.
         inplace: change `model` itself and return it; otherwise a deep copy.
+        example_inputs: arguments of the model, for `report`; one tensor need not be in a tuple.
+        report: compare the stages on `example_inputs`; nothing is printed, no range moves.
+
+    Returns:
+        The converted model; with `report` also a `ConversionReport`: for each layer the codes that
+        differ from its float simulation, and whether the converted model is exact.
 
     Raises:
         ValueError: not prepared; or a float op ran on quantized data, or a quantized layer met
@@ -121,8 +148,11 @@ def convert(
     """
     _modules.check_model("convert", model)
     mapping = check_mapping("convert", mapping, "from_prepared")
+    inputs = _check_inputs(example_inputs, report)
     _check_prepared(model)
     _warn(model)
+    # Compared afterwards, when `model` may have changed in place.
+    prepared = copy_model(model) if report and inplace else model
     if not inplace:
         model = copy_model(model)
     replacements: dict[int, nn.Module] = {}
@@ -142,4 +172,4 @@ def convert(
         module.__dict__.pop("qconfig", None)
         module.training = False
     _carry.make_root(model)
-    return model
+    return (model, compare(prepared, model, inputs)) if report else model

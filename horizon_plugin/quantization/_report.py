@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,20 +27,24 @@ class Row:
     note: str
 
 
+def table(rows: Sequence[tuple[str, ...]]) -> str:
+    """Rows of text in aligned columns, the first underlined."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = zip(row, widths, strict=True)
+        lines.append("  ".join(f"{cell:<{width}}" for cell, width in cells).rstrip())
+    lines.insert(1, "-" * max(map(len, lines)))
+    return "\n".join(lines)
+
+
 class Report(list[Row]):
     """Rows of `report`, printable as a table."""
 
     def __str__(self) -> str:
         """A table with aligned columns."""
-        head = Row("layer", "class", "state", "note")
-        rows = [head, *self]
-        widths = [max(len(getattr(r, f)) for r in rows) for f in ("name", "kind", "state")]
-        lines = []
-        for row in rows:
-            cells = zip((row.name, row.kind, row.state), widths, strict=True)
-            lines.append("  ".join([*(f"{c:<{w}}" for c, w in cells), row.note]).rstrip())
-        lines.insert(1, "-" * max(map(len, lines)))
-        return "\n".join(lines)
+        rows = [(row.name, row.kind, row.state, row.note) for row in self]
+        return table([("layer", "class", "state", "note"), *rows])
 
     @property
     def float_layers(self) -> list[str]:

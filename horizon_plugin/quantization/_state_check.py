@@ -110,9 +110,10 @@ def _problems(
             yield f"'{prefix}{place}min_val' must be at most max_val, got a larger one"
     for name, parameter in model.named_parameters():
         value = state_dict.get(prefix + name)
-        if isinstance(value, Tensor) and parameter.is_floating_point():
-            if not value.is_floating_point():
-                yield f"'{prefix}{name}' must be floating-point, got {value.dtype}"
+        if not isinstance(value, Tensor) or not parameter.is_floating_point():
+            continue
+        if not value.is_floating_point():
+            yield f"'{prefix}{name}' must be floating-point, got {value.dtype}"
 
 
 def _are_swapped(low: Any, high: Any) -> bool:
