@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from horizon_plugin.nn._layer import Layer
 from horizon_plugin.nn._pending import version_of
@@ -88,6 +89,19 @@ def functional_methods(cls: type) -> list[str]:
     ]
 
 
+class _Operators(TorchDispatchMode):
+    """Shows a recorder what reaches the dispatcher past Python, such as scripted functions."""
+
+    def __init__(self, recorder: CallRecorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        """Run `func`, and record it unless it is a part of what is recorded already."""
+        name = func.overloadpacket.__name__
+        return self._recorder.run_operator(func, args, kwargs or {}, name)
+
+
 class CallRecorder(TorchFunctionMode):
     """Records what a model does while the context is entered.
 
@@ -116,6 +130,7 @@ class CallRecorder(TorchFunctionMode):
         for number, module in enumerate(tree.modules):
             self._nodes.setdefault(id(module), []).append(number)
         self._members = members
+        self._operators = _Operators(self)
 
     def record(self, result: Any) -> Record:
         """The record of a run that returned `result`."""
@@ -142,11 +157,13 @@ class CallRecorder(TorchFunctionMode):
         except BaseException:
             self._unwatch()
             raise
+        self._operators.__enter__()
         super().__enter__()
         return self
 
     def __exit__(self, *exc: Any) -> None:
         super().__exit__(*exc)
+        self._operators.__exit__(*exc)
         self._unwatch()
 
     def _unwatch(self) -> None:
@@ -222,10 +239,12 @@ class CallRecorder(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         """Run and record `func`."""
-        kwargs = kwargs or {}
+        return self.run_operator(func, args, kwargs or {}, op_name(func))
+
+    def run_operator(self, func: Any, args: Any, kwargs: Any, name: str) -> Any:
+        """Run `func`, and record it as the function `name` unless a recorded call is running."""
         if self._is_off():
             return func(*args, **kwargs)
-        name = op_name(func)
         return self._run(func, args, kwargs, -1, name, name in METADATA)
 
     def _run(

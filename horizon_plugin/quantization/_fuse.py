@@ -7,7 +7,6 @@ from typing import Any
 from torch import nn
 
 from horizon_plugin import qat_mode
-from horizon_plugin._traced import copy_model
 from horizon_plugin.quantization import _replacements
 from horizon_plugin.quantization._call_record import Record
 from horizon_plugin.quantization._fusion_report import UnfusedModule, add_notes
@@ -17,7 +16,9 @@ from horizon_plugin.quantization._replacements import FuserMethods
 from horizon_plugin.quantization.fuse_modules import (
     check_mode,
     check_model,
+    copied,
     custom_methods,
+    refuse_wrapper,
     replace_groups,
 )
 
@@ -97,6 +98,7 @@ def check_unfused_operations(
     """
     call = "check_unfused_operations"
     check_model(call, model)
+    refuse_wrapper(call, model)
     methods = custom_methods(call, fuse_custom_config_dict)
     preflight = Preflight(call, example_inputs)
     with _replacements.overriding(check_mode(call, mode), allow_inner_hooks):
@@ -154,6 +156,7 @@ def fuse(
         TypeError: an argument of the wrong type.
     """
     check_model("fuse", model)
+    refuse_wrapper("fuse", model)
     methods = custom_methods("fuse", fuse_custom_config_dict)
     preflight = Preflight("fuse", example_inputs)
     with _replacements.overriding(check_mode("fuse", mode), allow_inner_hooks):
@@ -161,7 +164,7 @@ def fuse(
         record, output = preflight.record(model, tree, custom_members(tree, methods))
         found = Found(model, tree, record, methods)
         if not inplace:
-            model = copy_model(model)
+            model = copied("fuse", model)
             tree = ModuleTree.of_model(model)
         if found.groups:
             lists = [list(group.names) for group in found.groups]

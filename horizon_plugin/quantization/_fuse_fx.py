@@ -9,7 +9,6 @@ import torch
 from torch import fx, nn
 
 from horizon_plugin import qat_mode
-from horizon_plugin._traced import copy_model
 from horizon_plugin.quantization import _replacements
 from horizon_plugin.quantization._call_record import METADATA, Record, op_name
 from horizon_plugin.quantization._fuse import Found, custom_members
@@ -21,7 +20,9 @@ from horizon_plugin.quantization._preflight import Preflight
 from horizon_plugin.quantization.fuse_modules import (
     check_mode,
     check_model,
+    copied,
     custom_methods,
+    refuse_wrapper,
     replace_groups,
 )
 
@@ -150,6 +151,7 @@ def fuse_fx(
         TypeError: an argument of the wrong type.
     """
     check_model("fuse_fx", model)
+    refuse_wrapper("fuse_fx", model)
     methods = custom_methods("fuse_fx", fuse_custom_config_dict)
     preflight = None if example_inputs is None else Preflight("fuse_fx", example_inputs)
     chosen = check_mode("fuse_fx", mode)
@@ -157,7 +159,7 @@ def fuse_fx(
     if preflight is not None:
         output = preflight.output(model)
     if not inplace:
-        model = copy_model(model)
+        model = copied("fuse_fx", model)
     leaves = tuple({cls for types in methods for cls in types})
     traced = trace(model, leaves)
     Rewriter(traced, model).run()

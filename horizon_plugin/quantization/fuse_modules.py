@@ -13,7 +13,7 @@ from horizon_plugin import qat_mode
 from horizon_plugin._traced import copy_model
 from horizon_plugin.nn._pending import FusionError
 from horizon_plugin.quantization import _replacements
-from horizon_plugin.quantization._module_tree import ModuleTree, to_text
+from horizon_plugin.quantization._module_tree import ModuleTree, inner_of, to_text
 from horizon_plugin.quantization._preflight import ModelState, Preflight
 from horizon_plugin.quantization._replacements import FuserMethods
 from horizon_plugin.quantization._tied import fold_warnings
@@ -90,6 +90,27 @@ def check_model(call: str, model: Any) -> None:
             f"{call}: 'model' must be an eager module, got a TorchScript module: fuse before "
             "torch.jit.script or torch.jit.trace"
         )
+
+
+def refuse_wrapper(call: str, model: nn.Module) -> None:
+    """Refuse a DataParallel or compiled model, whose inner module is to be passed."""
+    inner = inner_of(type(model))
+    if inner:
+        raise FusionError(
+            f"{call}: the model is wrapped in {type(model).__name__}: pass the inner module, "
+            f"model.{inner}"
+        )
+
+
+def copied(call: str, model: nn.Module) -> nn.Module:
+    """A deep copy, or an error that says how to do without."""
+    try:
+        return copy_model(model)
+    except Exception as error:
+        raise FusionError(
+            f"{call}: 'model' must be one that copy.deepcopy can copy, got {type(error).__name__}: "
+            f"{error}. Pass inplace=True to change the model itself"
+        ) from error
 
 
 def check_mode(call: str, mode: Any) -> qat_mode.QATMode:
@@ -212,7 +233,7 @@ def _fuse(
         record, output = preflight.record(model, tree, members)
         messages += _replacements.check_calls(tree, record, groups)
     if not inplace:
-        model = copy_model(model)
+        model = copied("fuse_modules", model)
         tree = ModuleTree.of_model(model)
         groups, _ = _replacements.plan(tree, lists, methods, match_patterns=known)
     replace_groups(model, tree, groups, methods, messages, fuser_func, preflight, output)

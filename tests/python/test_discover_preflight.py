@@ -347,3 +347,44 @@ def test_a_functional_is_told_by_the_method_used():
     with pytest.raises(FusionError, match=r"'add' is called 2 times.*\(FloatFunctional.add\)"):
         fuse_modules(Net(), ["conv", "add"], example_inputs=(X,))
     assert isinstance(FloatFunctional().mul(X, X), Tensor)
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return 2 * gradient
+
+
+def scripted() -> Any:
+    with pytest.warns(DeprecationWarning):
+        return torch.jit.script(swish)
+
+
+def swish(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(x)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Doubled.apply, r"\+|mul"),
+        (scripted, "sigmoid"),
+        (lambda: torch.ops.aten.sigmoid, "sigmoid"),
+        (lambda: torch._C._nn.silu, "silu"),
+    ],
+    ids=["autograd function", "scripted function", "operator", "builtin"],
+)
+def test_a_use_that_bypasses_python_is_seen(make, text):
+    function = make()
+
+    class Net(Parts):
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.conv(x)
+            return self.bn(y) + function(y)
+
+    with pytest.raises(FusionError, match=rf"'conv': its result is used \d times: .*({text})"):
+        fuse_modules(Net(), ["conv", "bn"], example_inputs=(X,))
