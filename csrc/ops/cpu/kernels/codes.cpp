@@ -88,7 +88,8 @@ void requantize_span(const ConvEpilogue& epilogue, const CodeWriter& writer, con
         const IntVector sum = IntVector::load(sums + i * kLanes).add(correction[i]);
         FloatVector v = quant::scale_value(FloatVector::from(sum), multiplier[i], offset[i]);
         if constexpr (kSkip) {
-          v = quant::add_scaled(v, load_codes(skip + i * kLanes) - skip_zero, skip_ratio);
+          const FloatVector code = FloatVector::from(IntVector::load_codes(skip + i * kLanes));
+          v = quant::add_scaled(v, code - skip_zero, skip_ratio);
         }
         codes[k * kVectors + i] = writer.code(v);
       }
