@@ -43,6 +43,7 @@ set(HORIZON_OP_SOURCES
     csrc/ops/meta/codes_io.cpp
     csrc/ops/autograd/codes_io.cpp
     csrc/ops/straight_through.cpp
+    csrc/ops/annotation.cpp
     csrc/ops/autograd/straight_through.cpp
     csrc/ops/fold_batch_norm.cpp
     csrc/ops/cpu/dense.cpp
@@ -124,9 +125,24 @@ set(HORIZON_NN_SOURCES
     csrc/fuse/module_tree.cpp
     csrc/fuse/torch_nn.cpp)
 
+# Passes over TorchScript graphs.
+set(HORIZON_JIT_SOURCES
+    csrc/jit/op_support.cpp
+    csrc/jit/facts.cpp
+    csrc/jit/classify.cpp
+    csrc/jit/pairs.cpp
+    csrc/jit/analyze.cpp
+    csrc/jit/record.cpp
+    csrc/jit/prepare.cpp
+    csrc/jit/partition.cpp
+    csrc/jit/dump.cpp
+    csrc/jit/groups.cpp
+    csrc/jit/extract.cpp)
+
 set(HORIZON_BINDING_SOURCES
     csrc/bindings/module.cpp
-    csrc/bindings/fuse.cpp)
+    csrc/bindings/fuse.cpp
+    csrc/bindings/jit.cpp)
 
 set(HORIZON_TEST_SOURCES
     tests/cpp/main.cpp

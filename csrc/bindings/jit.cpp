@@ -5,12 +5,16 @@
 
 #include <memory>
 #include <string>
+#include <tuple>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "bindings/bindings.h"
 #include "jit/dump.h"
+#include "jit/groups.h"
 #include "jit/op_support.h"
+#include "jit/pairs.h"
 #include "jit/partition.h"
 #include "jit/prepare.h"
 #include "jit/record.h"
@@ -47,8 +51,8 @@ auto translated(Function function) {
 }
 
 // (dtype_input, skip_conv_layers, skip_dense_layer, anchors, annotate_outputs, prepare)
-using Options = std::tuple<std::string, std::vector<int64_t>, bool, std::vector<std::string>, bool,
-                           bool>;
+using Options =
+    std::tuple<std::string, std::vector<int64_t>, bool, std::vector<std::string>, bool, bool>;
 // (options, [(number, kind, scope, status)])
 using Report =
     std::tuple<Options, std::vector<std::tuple<int64_t, std::string, std::string, std::string>>>;
@@ -90,6 +94,32 @@ void write_record(const GraphPtr& graph, const Report& fields) {
   jit::write_record(*graph, report);
 }
 
+// (anchor's place or -1, places of the nodes, names of the entries, names of the exits, graph)
+using GroupFields =
+    std::tuple<int, std::vector<int>, std::vector<std::string>, std::vector<std::string>, GraphPtr>;
+
+// Places are those of a walk over all nodes, blocks included.
+std::vector<GroupFields> groups(const GraphPtr& graph) {
+  return translated([&] {
+    std::unordered_map<const torch::jit::Node*, int> places;
+    for (const torch::jit::Node* node : jit::all_nodes(*graph)) {
+      places.emplace(node, static_cast<int>(places.size()));
+    }
+    std::vector<GroupFields> result;
+    for (const jit::Group& group : jit::groups(graph)) {
+      GroupFields fields;
+      auto& [anchor, nodes, entries, exits, own] = fields;
+      anchor = group.anchor == nullptr ? -1 : places.at(group.anchor);
+      for (const torch::jit::Node* node : group.nodes) nodes.push_back(places.at(node));
+      for (const torch::jit::Value* value : group.entries) entries.push_back(value->debugName());
+      for (const torch::jit::Value* value : group.exits) exits.push_back(value->debugName());
+      own = jit::extract(group);
+      result.push_back(std::move(fields));
+    }
+    return result;
+  });
+}
+
 }  // namespace
 
 void bind_jit(py::module_& m) {
@@ -122,6 +152,16 @@ void bind_jit(py::module_& m) {
         return translated([&] { return jit::recorded_report(graph).str(); });
       },
       py::arg("graph"), "The report as a table.");
+  m.def("jit_groups", &groups, py::arg("graph"),
+        "[(anchor, nodes, entries, exits, graph)] of a partitioned graph.");
+  m.def("jit_as_module", &jit::as_module, py::arg("graph"), py::arg("name"),
+        "A module with the graph as its forward.");
+  m.def(
+      "jit_delegate",
+      [](const Module& module, const std::vector<Module>& modules) {
+        return translated([&] { return jit::delegate(module, modules); });
+      },
+      py::arg("module"), py::arg("modules"), "A copy that calls a module for each group.");
   m.def("jit_dump_relay", &jit::dump_relay, py::arg("graph"), "The graph in Relay's names.");
   m.def(
       "jit_op_support",

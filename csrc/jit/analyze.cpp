@@ -174,11 +174,11 @@ class Walk {
 void check_numbers(const PartitionOptions& options, std::size_t count, const char* call) {
   const auto limit = static_cast<int64_t>(count);
   for (const int64_t number : options.skip_conv_layers) {
-    HORIZON_CHECK_VALUE(number >= 0 && number < limit, call, "skip_conv_layers",
-                        limit == 0 ? std::string("empty, as there are no convolutions")
-                                   : c10::str("numbers from 0 to ", limit - 1,
-                                              ", one for each convolution"),
-                        number);
+    HORIZON_CHECK_VALUE(
+        number >= 0 && number < limit, call, "skip_conv_layers",
+        limit == 0 ? std::string("empty, as there are no convolutions")
+                   : c10::str("numbers from 0 to ", limit - 1, ", one for each convolution"),
+        number);
   }
 }
 

@@ -22,14 +22,14 @@ struct BracketedUse {
 /// A node whose result lies in a region.
 struct RegionNode {
   torch::jit::Node* node;
-  torch::jit::Value* data;     ///< a follower's operand; nullptr for anchors and joins
+  torch::jit::Value* data;  ///< a follower's operand; nullptr for anchors and joins
   bool anchor;
 };
 
 /// What a partition does to a graph; made without changing it.
 struct Analysis {
-  std::vector<RegionNode> region_nodes;        ///< in the order of execution
-  std::vector<torch::jit::Value*> annotated;   ///< values with a pair, in the order of the graph
+  std::vector<RegionNode> region_nodes;       ///< in the order of execution
+  std::vector<torch::jit::Value*> annotated;  ///< values with a pair, in the order of the graph
   std::vector<BracketedUse> uses;
   std::vector<ConvolutionReport> convolutions;
 };

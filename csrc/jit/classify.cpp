@@ -59,7 +59,8 @@ bool trains(const Node* node) {
   }
   if (name == "horizon::fused") return constant_bool(named_input(node, "batch_stats")) == true;
   const OpSupport* support = find_op_support(name);
-  return support != nullptr && std::string_view(support->relay ? support->relay : "") == "dropout" &&
+  return support != nullptr &&
+         std::string_view(support->relay ? support->relay : "") == "dropout" &&
          constant_bool(named_input(node, "train")) == true;
 }
 
@@ -141,10 +142,11 @@ bool is_join(const Node* node, const Facts& facts) {
 
 void check_eval_mode(const std::vector<Node*>& nodes) {
   for (const Node* node : nodes) {
+    const std::string scope = node->scopeName();
     HORIZON_CHECK_VALUE(!trains(node), "partition", "obj", "in eval mode",
-                        op_name(node) + " in training mode" +
-                            (node->scopeName().empty() ? "" : " in '" + node->scopeName() + "'") +
-                            "; call eval() before tracing or scripting");
+                        c10::str(op_name(node), " in training mode",
+                                 scope.empty() ? "" : c10::str(" in '", scope, "'"),
+                                 "; call eval() before tracing or scripting"));
   }
 }
 

@@ -25,14 +25,15 @@ std::string relay_name(const Node* node) {
     if (op->kind == "linear") return name == "aten::linear" ? "dense" : "horizon.fused_dense";
     // Relay calls a transposed convolution by its direction last.
     std::string kind = op->kind;
-    if (kind.rfind("conv_transpose", 0) == 0) kind = "conv" + kind.substr(14) + "_transpose";
-    return name == "horizon::fused" ? "horizon.fused_" + kind : kind;
+    if (kind.rfind("conv_transpose", 0) == 0)
+      kind = c10::str("conv", kind.substr(14), "_transpose");
+    return name == "horizon::fused" ? c10::str("horizon.fused_", kind) : kind;
   }
   const OpSupport* support = find_op_support(name);
   if (support != nullptr && support->relay != nullptr) return support->relay;
   const std::size_t colons = name.find("::");
   const std::string space = name.substr(0, colons), rest = name.substr(colons + 2);
-  return space == "aten" || space == "prim" ? rest : space + "." + rest;
+  return space == "aten" || space == "prim" ? rest : c10::str(space, ".", rest);
 }
 
 bool holds_tensors(const Value* value) {
@@ -47,7 +48,7 @@ bool holds_tensors(const Value* value) {
 class Printer {
  public:
   std::string print(Graph& graph) {
-    for (const Value* input : graph.inputs()) names_[input] = "%" + input->debugName();
+    for (const Value* input : graph.inputs()) names_[input] = c10::str("%", input->debugName());
     print_nodes(graph.block(), "");
     out_ << "return " << list(graph.outputs()) << "\n";
     return out_.str();
@@ -65,7 +66,7 @@ class Printer {
       out_ << indent;
       std::string separator;
       for (const Value* value : node->outputs()) {
-        names_[value] = "%" + std::to_string(count_++);
+        names_[value] = c10::str("%", count_++);
         out_ << separator << names_[value];
         separator = ", ";
       }
@@ -76,7 +77,7 @@ class Printer {
   }
 
   void print_block(Block* block, const std::string& indent) {
-    for (const Value* value : block->inputs()) names_[value] = "%" + std::to_string(count_++);
+    for (const Value* value : block->inputs()) names_[value] = c10::str("%", count_++);
     out_ << indent << "block" << (block->inputs().empty() ? "" : " ") << list(block->inputs())
          << "\n";
     print_nodes(block, indent + "  ");
@@ -86,7 +87,7 @@ class Printer {
   std::string arguments(const Node* node) {
     if (is_cast_hint(node)) {
       const auto dtype = torch::jit::constant_as<std::string>(node->inputs()[1]);
-      return text(node->inputs()[0]) + ", dtype=\"" + dtype.value_or("?") + "\"";
+      return c10::str(text(node->inputs()[0]), ", dtype=\"", dtype.value_or("?"), "\"");
     }
     const OpSupport* support = find_op_support(op_name(node));
     const bool arithmetic = support != nullptr && support->role == Role::kArithmetic;
@@ -104,7 +105,7 @@ class Printer {
     if (values.size() == 1) return text(values[0]);
     std::string joined;
     for (const Value* value : values) joined += (joined.empty() ? "" : ", ") + text(value);
-    return values.empty() ? "" : "(" + joined + ")";
+    return values.empty() ? "" : c10::str("(", joined, ")");
   }
 
   std::string text(const Value* value) {
@@ -112,7 +113,8 @@ class Printer {
     if (node->kind() == c10::prim::ListConstruct || node->kind() == c10::prim::TupleConstruct) {
       std::string joined;
       for (const Value* item : node->inputs()) joined += (joined.empty() ? "" : ", ") + text(item);
-      return node->kind() == c10::prim::ListConstruct ? "[" + joined + "]" : "(" + joined + ")";
+      return node->kind() == c10::prim::ListConstruct ? c10::str("[", joined, "]")
+                                                      : c10::str("(", joined, ")");
     }
     std::string& name = names_[value];
     if (!name.empty()) return name;
@@ -122,7 +124,7 @@ class Printer {
       number << *constant;
       return name = number.str();
     }
-    return name = "meta[Constant][" + std::to_string(constants_++) + "]";
+    return name = c10::str("meta[Constant][", constants_++, "]");
   }
 
   std::ostringstream out_;

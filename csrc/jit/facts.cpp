@@ -36,11 +36,10 @@ bool declared_integer(const Value* value) {
 
 bool gives_integers(std::string_view name) {
   static constexpr std::string_view kNames[] = {
-      "aten::argmax",      "aten::argmin",     "aten::argsort",    "aten::bincount",
-      "aten::eq",          "aten::ge",         "aten::gt",         "aten::isfinite",
-      "aten::isinf",       "aten::isnan",      "aten::le",         "aten::logical_and",
-      "aten::logical_not", "aten::logical_or", "aten::lt",         "aten::ne",
-      "aten::nonzero",     "horizon::quantize"};
+      "aten::argmax", "aten::argmin",      "aten::argsort",     "aten::bincount",   "aten::eq",
+      "aten::ge",     "aten::gt",          "aten::isfinite",    "aten::isinf",      "aten::isnan",
+      "aten::le",     "aten::logical_and", "aten::logical_not", "aten::logical_or", "aten::lt",
+      "aten::ne",     "aten::nonzero",     "horizon::quantize"};
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
 
@@ -82,8 +81,8 @@ void Facts::visit(const Node* node) {
   }
   const std::string name = op_name(node);
   const bool from_integers = !inputs.empty() && is_integer(inputs[0]);
-  const bool number = node->kind() == c10::prim::NumToTensor &&
-                      inputs[0]->type()->kind() == c10::TypeKind::IntType;
+  const bool number =
+      node->kind() == c10::prim::NumToTensor && inputs[0]->type()->kind() == c10::TypeKind::IntType;
   if (number || gives_integers(name) || casts_to_integer(node) ||
       (from_integers && moves_elements(name) && named_input(node, "dtype") == nullptr)) {
     for (const Value* value : node->outputs()) integers_.insert(value);
@@ -94,8 +93,7 @@ bool Facts::is_integer(const Value* value) const {
   return declared_integer(value) || integers_.count(value) != 0;
 }
 
-Writers::Writers(const std::shared_ptr<torch::jit::Graph>& graph,
-                 const std::vector<Node*>& nodes) {
+Writers::Writers(const std::shared_ptr<torch::jit::Graph>& graph, const std::vector<Node*>& nodes) {
   for (Node* node : nodes) {
     // Our own operators write the state of quantizers, which alias analysis cannot tell apart from
     // activations.

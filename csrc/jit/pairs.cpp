@@ -34,20 +34,20 @@ void collect(Block* block, std::vector<Node*>& nodes) {
 constexpr const char* kRule = "without annotations that a partition would not make";
 
 void check(bool condition, const char* call, const std::string& got) {
-  HORIZON_CHECK_VALUE(condition, call, "obj", kRule, got + "; strip() it first");
+  HORIZON_CHECK_VALUE(condition, call, "obj", kRule, c10::str(got, "; strip() it first"));
 }
 
 void check_pair(const Node* hint, const std::string& dtype, const char* call) {
-  const std::string name = "%" + hint->input(0)->debugName();
+  const std::string name = c10::str("%", hint->input(0)->debugName());
   const auto& uses = hint->output()->uses();
   check(uses.size() == 1 && is_stop_fusion(uses[0].user), call,
-        "a cast_hint of " + name + " without its one stop_fusion");
+        c10::str("a cast_hint of ", name, " without its one stop_fusion"));
   const auto given = torch::jit::constant_as<std::string>(hint->input(1));
-  check(given.has_value(), call, "a cast_hint of " + name + " whose dtype is computed");
-  check(*given == dtype, call, "a pair of " + name + " with dtype '" + *given + "'");
+  check(given.has_value(), call, c10::str("a cast_hint of ", name, " whose dtype is computed"));
+  check(*given == dtype, call, c10::str("a pair of ", name, " with dtype '", *given, "'"));
   const Block* home = hint->input(0)->node()->owningBlock();
   check(hint->owningBlock() == home && uses[0].user->owningBlock() == home, call,
-        "a pair of " + name + " in another block");
+        c10::str("a pair of ", name, " in another block"));
 }
 
 }  // namespace
@@ -67,14 +67,14 @@ Pairs::Pairs(const std::vector<Node*>& nodes, const std::string& dtype, const ch
     if (is_cast_hint(node)) {
       check_pair(node, dtype, call);
       Value* source = node->input(0);
-      const std::string name = "%" + source->debugName();
-      check(!is_stop_fusion(source->node()), call, "a pair of the pair " + name);
+      const std::string name = c10::str("%", source->debugName());
+      check(!is_stop_fusion(source->node()), call, c10::str("a pair of the pair ", name));
       Value* pair = node->output()->uses()[0].user->output();
-      check(pairs_.emplace(source, pair).second, call, "a second pair of " + name);
+      check(pairs_.emplace(source, pair).second, call, c10::str("a second pair of ", name));
       sources_.emplace(pair, source);
     } else if (is_stop_fusion(node)) {
       check(is_cast_hint(node->input(0)->node()), call,
-            "a stop_fusion of %" + node->input(0)->debugName() + " without its cast_hint");
+            c10::str("a stop_fusion of %", node->input(0)->debugName(), " without its cast_hint"));
     }
   }
 }

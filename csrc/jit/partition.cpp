@@ -19,11 +19,11 @@ constexpr const char* kCall = "partition";
 
 void check_options(const PartitionOptions& options) {
   HORIZON_CHECK_VALUE(ops::is_hint_dtype(options.dtype_input), kCall, "dtype_input",
-                      ops::kHintDtypes, "'" + options.dtype_input + "'");
+                      ops::kHintDtypes, c10::str("'", options.dtype_input, "'"));
   for (const std::string& anchor : options.anchors) {
     HORIZON_CHECK_VALUE(anchor == "conv1d" || anchor == "conv2d" || anchor == "conv_transpose2d",
                         kCall, "anchors", "among conv1d, conv2d, conv_transpose2d",
-                        "'" + anchor + "'");
+                        c10::str("'", anchor, "'"));
   }
 }
 
@@ -45,7 +45,7 @@ PartitionReport annotate(const std::shared_ptr<Graph>& graph, const PartitionOpt
     HORIZON_CHECK_VALUE(
         pair == pairs.end() || use.user->isAfter(pair->second->node()), kCall, "obj",
         "without annotations that a partition would not make",
-        "a pair of %" + use.value->debugName() + " behind a use of it; strip() it first");
+        c10::str("a pair of %", use.value->debugName(), " behind a use of it; strip() it first"));
   }
   // Nothing fails from here on.
   const std::vector<Value*> made = insert_pairs(*graph, missing, options.dtype_input);

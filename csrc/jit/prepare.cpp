@@ -24,9 +24,9 @@ void keep_integer_inputs(Graph& from, Graph& to) {
   for (std::size_t i = 0; i < from.inputs().size(); ++i) {
     const auto type = from.inputs()[i]->type()->cast<c10::TensorType>();
     if (type == nullptr || !type->scalarType() || at::isFloatingType(*type->scalarType())) continue;
-    to.inputs()[i]->setType(c10::TensorType::create(*type->scalarType(), std::nullopt,
-                                                    c10::SymbolicShape(), c10::VaryingShape<c10::Stride>(),
-                                                    std::nullopt));
+    to.inputs()[i]->setType(
+        c10::TensorType::create(*type->scalarType(), std::nullopt, c10::SymbolicShape(),
+                                c10::VaryingShape<c10::Stride>(), std::nullopt));
   }
 }
 
@@ -44,10 +44,10 @@ void check_registered(Graph& graph, const char* call) {
     const std::string library = node->kind().ns().toUnqualString();
     const std::string name = op_name(node);
     const bool known = !torch::jit::getAllOperatorsFor(node->kind()).empty();
-    HORIZON_CHECK_VALUE(false, call, "obj", "a graph of registered operators",
-                        known ? name + " with other arguments than any overload takes"
-                              : name + "; import the library that registers '" + library +
-                                    "' first");
+    HORIZON_CHECK_VALUE(
+        false, call, "obj", "a graph of registered operators",
+        known ? c10::str(name, " with other arguments than any overload takes")
+              : c10::str(name, "; import the library that registers '", library, "' first"));
   }
 }
 

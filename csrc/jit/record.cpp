@@ -51,9 +51,9 @@ void write_record(Graph& graph, const PartitionReport& report) {
 void erase_record(Graph& graph) {
   if (!has_record(graph)) return;
   Node* node = graph.param_node();
-  for (const c10::Symbol name : {names().dtype, names().skip, names().dense, names().anchors,
-                                 names().outputs, names().kinds, names().scopes,
-                                 names().statuses}) {
+  for (const c10::Symbol name :
+       {names().dtype, names().skip, names().dense, names().anchors, names().outputs, names().kinds,
+        names().scopes, names().statuses}) {
     node->removeAttribute(name);
   }
 }
