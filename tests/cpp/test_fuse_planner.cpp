@@ -3,6 +3,7 @@
 
 #include "catch.h"
 #include "fuse/planner.h"
+#include "fuse/text.h"
 
 namespace fuse = horizon::fuse;
 using fuse::Action;
@@ -251,4 +252,25 @@ TEST_CASE("custom sequences of exact classes come before the table", "[fuse]") {
       fuse::plan(tree, {{"tail.0", "tail.1"}, {"block.conv", "block.bn"}}, options);
   CHECK(plan.groups[0].custom == 0);
   CHECK(plan.groups[1].custom == fuse::kNoIndex);
+}
+
+TEST_CASE("names are printed on one line, and long ones are cut between characters", "[fuse]") {
+  CHECK(fuse::quoted("layer1.0") == "'layer1.0'");
+  CHECK(fuse::printable(std::string("a\0b\n\x7f", 5)) == "a\\x00b\\x0a\\x7f");
+  CHECK(fuse::printable(std::string(200, 'x')) == std::string(200, 'x'));
+  // 199 letters leave one byte, in which the two of "é" do not fit.
+  const std::string cut = fuse::printable(std::string(199, 'x') + "éé");
+  CHECK(cut == std::string(199, 'x') + "… (203 bytes)");
+  CHECK(fuse::list_text({"a", "b"}) == "['a', 'b']");
+  const std::string many = fuse::list_text(std::vector<std::string>(1000, "m"));
+  CHECK(many.size() < 200);
+  check_mentions(many, "'m', … (1000 in all)]");
+}
+
+TEST_CASE("an obstacle is told of a module of any kind", "[fuse]") {
+  fuse::Tree tree = small_net();
+  at(tree, 2).kind = Kind::kOther;
+  at(tree, 2).obstacle = "is a TorchScript module";
+  const auto text = refusal(tree, {{"block.conv", "block.bn"}}, fuse::ErrorKind::kValue);
+  check_mentions(text, "'block.conv' is a TorchScript module");
 }

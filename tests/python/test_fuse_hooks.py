@@ -157,7 +157,8 @@ def test_end_hooks_survive_prepare_and_convert_and_see_the_groups_input_and_outp
     fuse_modules(chain, names_of(PATTERNS[name]), inplace=True)
     model.qconfig = get_default_qat_qconfig()
     model = prepare_qat(model, inplace=True)
-    for stage in (model.train(), model.eval(), convert(model)):
+    for to_stage in (nn.Module.train, nn.Module.eval, convert):
+        stage = to_stage(model)
         seen.clear()
         stage(x, skip)
         assert seen == expected

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import random
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from horizon_plugin.qat_mode import QATMode, get_qat_mode, set_qat_mode
 from horizon_plugin.quantization import (
     FloatFunctional,
     FusionError,
-    fuse_known_modules,
     fuse_modules,
 )
 
@@ -428,108 +426,6 @@ def test_the_global_mode_is_set_read_and_overridden():
     assert get_qat_mode() is QATMode.WithBN
 
 
-# --- fusers of the user's ---------------------------------------------------------------------
-
-
-def test_additional_fuser_methods_add_entries_for_exact_classes():
-    class MyConv(nn.Conv2d):
-        pass
-
-    calls = []
-
-    def fuser(conv, tanh):
-        calls.append((type(conv), type(tanh)))
-        return nn.Sequential(conv, tanh)
-
-    config = {"additional_fuser_method_mapping": {(MyConv, nn.Tanh): fuser}}
-    model = nn.Sequential(MyConv(3, 4, 1), nn.Tanh(), *conv_bn_relu(4))
-    fired = []
-    model[0].register_forward_pre_hook(lambda m, i: fired.append("pre"))
-    fused = fuse_modules(model, [[0, 1], [2, 3, 4]], fuse_custom_config_dict=config)
-    assert calls == [(MyConv, nn.Tanh)]
-    assert type(fused[0]) is nn.Sequential and type(fused[1]) is nn.Identity
-    assert type(fused[2]) is intrinsic.ConvBNReLU2d
-    fired.clear()
-    x = torch.randn(2, 3, 4, 4)
-    assert torch.equal(fused(x), model(x))
-    with pytest.warns(UserWarning, match="fused already"):
-        fuse_modules(fused, [0, 1], fuse_custom_config_dict=config)
-    with pytest.raises(TypeError, match="'0' is a MyConv, a subclass of Conv2d"):
-        fuse_modules(model, [0, 1])
-
-
-def test_additional_fuser_methods_come_before_the_table_and_may_take_is_qat():
-    seen = []
-
-    def fuser(is_qat, conv, relu):
-        seen.append(is_qat)
-        return nn.Sequential(conv, relu)
-
-    config = {"additional_fuser_method_mapping": {(nn.Conv2d, nn.ReLU): fuser}}
-    for training in (True, False):
-        model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()).train(training)
-        assert type(fuse_modules(model, [0, 1], fuse_custom_config_dict=config)[0]) is nn.Sequential
-    assert seen == [True, False]
-
-
-def test_a_fuser_method_that_returns_no_module_changes_nothing():
-    config = {"additional_fuser_method_mapping": {(nn.Conv2d, nn.Tanh): lambda c, t: 3}}
-    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Tanh())
-    with pytest.raises(TypeError, match="must return a module, got int"):
-        fuse_modules(model, [0, 1], inplace=True, fuse_custom_config_dict=config)
-    assert type(model[1]) is nn.Tanh
-
-
-def test_a_fuser_func_can_wrap_fuse_known_modules_and_sees_mode_and_mapping():
-    seen = []
-
-    def fuser_func(modules, mapping):
-        seen.append(([type(m) for m in modules], mapping))
-        return fuse_known_modules(modules, mapping)
-
-    model = Encoder()
-    fused = fuse_modules(model, NAMES, fuser_func=fuser_func, mode="fuse_bn")
-    assert seen == [([nn.Conv2d, nn.BatchNorm2d, nn.ReLU], {})]
-    assert type(fused.conv) is intrinsic.ConvReLU2d and fused.conv.bn_folded
-    assert fused.conv.fused_name == "conv"
-    with pytest.warns(UserWarning, match=r"\['conv', 'bn', 'act'\] is fused already"):
-        fuse_modules(fused, NAMES, fuser_func=fuser_func)
-    with pytest.raises(FusionError, match=r"part of \['conv', 'bn', 'act'\]"):
-        fuse_modules(fused, ["conv", "bn"])
-
-
-@pytest.mark.parametrize(
-    ("result", "kind", "text"),
-    [
-        (None, TypeError, "must return a list of modules, got None"),
-        ([1, 2, 3], TypeError, "must return a list of modules"),
-        ([nn.Identity()], FusionError, r"must return 3 modules for \['conv', 'bn', 'act'\], got 1"),
-    ],
-)
-def test_a_fuser_func_must_return_as_many_modules(result, kind, text):
-    model = Encoder()
-    with pytest.raises(kind, match=text):
-        fuse_modules(model, NAMES, inplace=True, fuser_func=lambda modules, mapping: result)
-    assert type(model.conv) is nn.Conv2d
-
-
-def test_fuse_known_modules_returns_replacements_and_leaves_its_list_alone():
-    modules = conv_bn_relu()
-    kept = list(modules)
-    result = fuse_known_modules(modules)
-    assert modules == kept
-    assert [type(m) for m in result] == [intrinsic.ConvBNReLU2d, nn.Identity, nn.Identity]
-    assert result[0].weight is modules[0].weight
-    with pytest.warns(UserWarning, match="fused already"):
-        assert fuse_known_modules(result) == result
-    with pytest.raises(NotImplementedError, match="a sequence that cannot be fused"):
-        fuse_known_modules(modules[::-1])
-    with pytest.raises(TypeError, match="'mod_list' must be a list of modules, got"):
-        fuse_known_modules([1])
-    with pytest.raises(FusionError, match="are the same"):
-        fuse_known_modules([modules[0], modules[0]])
-
-
 def test_fused_classes_check_their_batch_norm():
     with pytest.raises(ValueError, match="ConvBN2d: 'bn' must be a batch norm, got None"):
         intrinsic.ConvBN2d(nn.Conv2d(1, 1, 1))
@@ -537,7 +433,7 @@ def test_fused_classes_check_their_batch_norm():
         intrinsic.ConvReLU2d(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1))
 
 
-# --- size and chance --------------------------------------------------------------------------
+# --- size -----------------------------------------------------------------------------------
 
 
 def test_a_model_of_10_000_modules_is_fused():
@@ -546,48 +442,3 @@ def test_a_model_of_10_000_modules_is_fused():
     lists = [[i, i + 1, i + 2] for i in range(0, len(layers), 3)]
     fuse_modules(model, lists, inplace=True)
     assert {type(m) for m in model} == {intrinsic.ConvBNReLU2d, nn.Identity}
-
-
-def random_tree(rng: random.Random, depth: int) -> nn.Module:
-    leaves = [
-        lambda: nn.Conv2d(2, 2, 1),
-        lambda: nn.ConvTranspose2d(2, 2, 1),
-        lambda: nn.Linear(2, 2),
-        lambda: nn.BatchNorm2d(2),
-        lambda: nn.BatchNorm1d(2),
-        nn.ReLU,
-        nn.ReLU6,
-        nn.Hardtanh,
-        nn.Tanh,
-        FloatFunctional,
-        lambda: nn.Conv2d(2, 3, 1).eval(),
-    ]
-    if depth == 0 or rng.random() < 0.6:
-        return rng.choice(leaves)()
-    children = [random_tree(rng, depth - 1) for _ in range(rng.randint(1, 5))]
-    if rng.random() < 0.3:
-        children.append(rng.choice(children))
-    return nn.Sequential(*children) if rng.random() < 0.5 else nn.ModuleList(children)
-
-
-def test_random_calls_fuse_or_refuse_and_never_change_half():
-    rng = random.Random(0)
-    fused = refused = 0
-    for _ in range(500):
-        model = nn.Sequential(*(random_tree(rng, 2) for _ in range(6)))
-        names: list = [name for name, _ in model.named_modules(remove_duplicate=False) if name]
-        names += ["x", "", "0.", -1, 3, None, 2.5]
-        lists = [rng.choices(names, k=rng.randint(0, 4)) for _ in range(rng.randint(1, 3))]
-        if rng.random() < 0.9:  # neighbours, which often fit
-            start = rng.randint(0, 4)
-            lists = [[start, start + 1]]
-        before = list(model.named_modules(remove_duplicate=False))
-        try:
-            fuse_modules(model, lists, inplace=True)
-            fused += 1
-        except (ValueError, TypeError, NotImplementedError) as error:
-            assert str(error).startswith("fuse_modules: ")
-            refused += 1
-            after = list(model.named_modules(remove_duplicate=False))
-            assert [(n, id(m)) for n, m in after] == [(n, id(m)) for n, m in before]
-    assert fused >= 10 and refused >= 100

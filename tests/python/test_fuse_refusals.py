@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from fuse_models import is_same, snapshot
@@ -249,3 +251,19 @@ def test_a_forward_replaced_on_the_instance_is_refused():
     model.conv.forward = lambda x: x
     with pytest.raises(FusionError, match="'conv' must compute what its class does"):
         fuse_modules(model, ["conv", "bn"])
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_a_model_that_cannot_be_copied_is_fused_in_place_only(inplace):
+    model = Net()
+    prune.l1_unstructured(model.blocks[0], "weight", 0.5)  # its weight is no leaf any more
+    model.lock = threading.Lock()
+    before = snapshot(model)
+    if inplace:
+        fuse_modules(model, ["enc.conv", "enc.bn"], inplace=True)
+        return
+    with pytest.raises(
+        FusionError, match=r"'model' must be one that .* can copy.*inplace=True"
+    ):
+        fuse_modules(model, ["enc.conv", "enc.bn"])
+    assert is_same(before, snapshot(model))
