@@ -136,6 +136,7 @@ ModuleTree::ModuleTree(Module& model) {
     if (dynamic_cast<const nn::Layer*>(&module) != nullptr) continue;
     for (const auto& entry : module.named_children()) {
       const std::shared_ptr<Module>& child = entry.value();
+      if (child == nullptr) continue;
       // A stateless activation is one node for every place: sharing the object shares nothing.
       const auto known_node = index.find(child.get());
       int node = known_node == index.end() || is_stateless(*child) ? kNoIndex : known_node->second;

@@ -1,8 +1,10 @@
 #include "fuse/torch_nn.h"
 
+#include <unordered_map>
 #include <utility>
 
 #include "fuse/module_tree.h"
+#include "fuse/text.h"
 #include "nn/fused.h"
 #include "nn/members.h"
 
@@ -64,6 +66,40 @@ std::vector<LayerPointer> build(const fuse::Group& group,
   return layers;
 }
 
+/// Warns of each group whose fold makes anew what a module outside shares with it.
+void warn_of_ties(const fuse::ModuleTree& tree, const std::vector<fuse::Group>& groups) {
+  std::unordered_multimap<const void*, std::pair<int, std::string>> holders;
+  for (std::size_t node = 0; node < tree.modules.size(); ++node) {
+    for (const auto& entry : tree.modules[node]->named_parameters(/*recurse=*/false)) {
+      holders.emplace(entry.value().unsafeGetTensorImpl(),
+                      std::pair(static_cast<int>(node), entry.key()));
+    }
+  }
+  for (const fuse::Group& group : groups) {
+    if (group.action != fuse::Action::kFold) continue;
+    std::vector<std::string> ties;
+    for (std::size_t i = 0; i < 2; ++i) {
+      const torch::nn::Module& member = *tree.modules[static_cast<std::size_t>(group.members[i])];
+      for (const auto& entry : member.named_parameters(/*recurse=*/false)) {
+        const auto [begin, end] = holders.equal_range(entry.value().unsafeGetTensorImpl());
+        for (auto holder = begin; holder != end; ++holder) {
+          const auto& [node, name] = holder->second;
+          if (node == group.members[0] || node == group.members[1]) continue;
+          const auto& slots = tree.slots[static_cast<std::size_t>(node)];
+          const std::string path = slots.empty() ? name : slots.front().path() + "." + name;
+          ties.push_back(fuse::quoted(group.names[i] + "." + entry.key()) + " from " +
+                         fuse::quoted(path));
+        }
+      }
+    }
+    if (ties.empty()) continue;
+    TORCH_WARN("fuse_modules: folding ", fuse::list_text(group.names), " unties ",
+               fuse::joined(ties),
+               ": the folded layer gets parameters of its own, and the others stay as they are; "
+               "BatchNormMode::kKeep keeps them tied");
+  }
+}
+
 [[noreturn]] void rethrow(const fuse::PlanError& error) {
   switch (error.kind()) {
     case fuse::ErrorKind::kType:
@@ -80,6 +116,7 @@ std::vector<LayerPointer> build(const fuse::Group& group,
 void fuse_modules(torch::nn::Module& model,
                   const std::vector<std::vector<std::string>>& modules_to_fuse,
                   const FuseOptions& options) {
+  const c10::InferenceMode no_inference(false);  // its tensors could never be trained
   const fuse::ModuleTree tree(model);
   fuse::Plan plan;
   try {
@@ -105,6 +142,7 @@ void fuse_modules(torch::nn::Module& model,
     }
   }
   for (const std::string& warning : plan.warnings) TORCH_WARN(warning);
+  warn_of_ties(tree, plan.groups);
   for (const auto& [place, layer] : replacements) nn::replace(place, layer);
 }
 

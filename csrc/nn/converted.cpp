@@ -6,6 +6,7 @@
 #include "nn/grid.h"
 #include "nn/state.h"
 #include "ops/fold_batch_norm.h"
+#include "ops/pack_weight.h"
 #include "ops/quantized_conv.h"
 #include "ops/weights.h"
 
@@ -22,6 +23,16 @@ ConvertedImpl::ConvertedImpl(GroupSpec spec, const at::Tensor& weight_like, bool
   bias_ = register_buffer("bias", at::zeros({channels}, options.dtype(at::kDouble)));
   if (quantizes_output) std::tie(scale_, zero_point_) = register_grid(*this);
   torch::nn::Module::train(false);
+  pack();
+}
+
+void ConvertedImpl::pack() {
+  packed_ = ops::pack_weight(weight_, spec_.base, spec_.stride, spec_.dilation, spec_.groups);
+}
+
+void ConvertedImpl::load(torch::serialize::InputArchive& archive) {
+  torch::nn::Module::load(archive);
+  pack();
 }
 
 ConvertedImpl::ConvertedImpl(const PreparedImpl& source)
@@ -55,6 +66,7 @@ ConvertedImpl::ConvertedImpl(const PreparedImpl& source)
   bn_scale_.set_data(factor.detach());
   bias_.set_data(offset.detach());
   if (source.quantizer() != nullptr) set_grid(*source.quantizer(), scale_, zero_point_);
+  named(path, [&] { pack(); });
 }
 
 at::Tensor ConvertedImpl::compute(const Operands& operands, bool add_relu) {
@@ -67,12 +79,12 @@ at::Tensor ConvertedImpl::compute(const Operands& operands, bool add_relu) {
   }
   const bool doubled = spec_.variant.add && !operands.skip;
   return named(path, [&] {
-    const at::Tensor y = ops::quantized_conv(
-        spec_.padded(operands.source), input_grid.scale, input_grid.zero_point, weight_,
-        weight_scale_, doubled ? bn_scale_ * 2.0 : bn_scale_, doubled ? bias_ * 2.0 : bias_,
-        operands.skip, skip_scale, skip_zero_point, maybe(scale_), maybe(zero_point_), spec_.base,
-        spec_.stride, spec_.padding, spec_.dilation, spec_.output_padding, spec_.groups,
-        spec_.activation(add_relu));
+    const at::Tensor y = ops::quantized_conv_packed(
+        spec_.padded(operands.source), input_grid.scale, input_grid.zero_point, packed_,
+        weight_.sizes(), weight_scale_, doubled ? bn_scale_ * 2.0 : bn_scale_,
+        doubled ? bias_ * 2.0 : bias_, operands.skip, skip_scale, skip_zero_point, maybe(scale_),
+        maybe(zero_point_), spec_.base, spec_.stride, spec_.padding, spec_.dilation,
+        spec_.output_padding, spec_.groups, spec_.activation(add_relu));
     if (!scale_.defined()) return with_grid(y.to(output_dtype_), GridKind::kHighPrecision, path);
     return with_grid(y, GridKind::kCodes, path, scale_, zero_point_);
   });

@@ -20,17 +20,24 @@ class ConvertedImpl : public FixedDtypes<LayerOf<ConvertedImpl, GroupLayer>> {
 
   at::Tensor forward(const at::Tensor& input) override { return GroupLayer::forward(input); }
 
+  void load(torch::serialize::InputArchive& archive) override;
+  void loaded() override { pack(); }
   std::shared_ptr<ConvertedImpl> blank() const;
   void pretty_print(std::ostream& stream) const override;
   const GroupSpec& spec() const override { return spec_; }
 
  protected:
+  void rebind() override { pack(); }
   at::Tensor compute(const Operands& operands, bool add_relu) override;
 
  private:
+  /// Lays the weight out as the operator reads it; whatever writes the weight calls it.
+  void pack();
+
   GroupSpec spec_;
   at::ScalarType output_dtype_;
   at::Tensor weight_, weight_scale_, bn_scale_, bias_, scale_, zero_point_;
+  at::Tensor packed_;  // not state
 };
 
 }  // namespace horizon::nn

@@ -7,10 +7,18 @@
 #include "nn/state.h"
 
 namespace horizon::nn {
+namespace {
+
+const torch::nn::Module& checked(const std::shared_ptr<torch::nn::Module>& base) {
+  TORCH_CHECK_VALUE(base != nullptr, "a fused group: 'base' must be a module, got null");
+  return *base;
+}
+
+}  // namespace
 
 FusedImpl::FusedImpl(const fuse::Variant& variant, std::shared_ptr<torch::nn::Module> base,
                      std::shared_ptr<torch::nn::Module> bn, bool frozen)
-    : spec_(describe_group(*base, variant)),
+    : spec_(describe_group(checked(base), variant)),
       base_(std::move(base)),
       bn_(std::move(bn)),
       frozen_(frozen) {

@@ -22,6 +22,9 @@ class Layer : public torch::nn::Module {
   /// This module as a Sequential holds it.
   virtual torch::nn::AnyModule any() = 0;
 
+  /// Called after load_state_dict has written the module's tensors.
+  virtual void loaded() {}
+
   /// The module's name in its model, for messages.
   std::string path;
   /// The fused group that the module belongs to, and its place there.

@@ -1,5 +1,7 @@
 #include "nn/pending.h"
 
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/TensorImpl.h>
 
 #include "nn/grid.h"
@@ -9,15 +11,31 @@ namespace {
 
 using GroupPointer = std::shared_ptr<const FusedGroup>;
 
+/// What decides what an op does besides its arguments.
+struct Context {
+  bool grad = at::GradMode::is_enabled();
+  bool autocast =
+      at::autocast::is_autocast_enabled(at::kCPU) || at::autocast::is_autocast_enabled(at::kCUDA);
+
+  bool operator==(const Context&) const = default;
+};
+
+/// The call of a group's base.
+struct BaseCall {
+  at::Tensor source;
+  int64_t version;
+  Context context;
+};
+
 /// The result of a convolution that its fused add has still to compute. Sizes and data are refused
 /// through the hooks that TensorImpl has for tensors without storage.
 class PendingImpl : public c10::TensorImpl {
  public:
-  PendingImpl(GroupPointer group, const at::Tensor& source, int64_t version, bool normed)
-      : TensorImpl(c10::DispatchKeySet(c10::DispatchKey::CPU), source.dtype(), source.device()),
+  PendingImpl(GroupPointer group, BaseCall call, bool normed)
+      : TensorImpl(c10::DispatchKeySet(c10::DispatchKey::CPU), call.source.dtype(),
+                   call.source.device()),
         group_(std::move(group)),
-        source_(source),
-        version_(version),
+        call_(std::move(call)),
         normed_(normed),
         name_("the " + misuse()) {
     set_storage_access_should_throw();
@@ -26,9 +44,13 @@ class PendingImpl : public c10::TensorImpl {
   }
 
   const GroupPointer& group() const { return group_; }
-  const at::Tensor& source() const { return source_; }
-  int64_t version() const { return version_; }
+  const BaseCall& call() const { return call_; }
+  const at::Tensor& source() const { return call_.source; }
   bool normed() const { return normed_; }
+
+  /// An add takes it once.
+  void spend() const { spent_ = true; }
+  bool spent() const { return spent_; }
 
   std::string misuse() const {
     return "result of " + group_->base_name() + " used before its add: " + group_->base_name() +
@@ -68,9 +90,9 @@ class PendingImpl : public c10::TensorImpl {
   const char* tensorimpl_type_name() const override { return name_.c_str(); }
 
   GroupPointer group_;
-  at::Tensor source_;
-  int64_t version_;
+  BaseCall call_;
   bool normed_;
+  mutable bool spent_ = false;
   std::string name_;
 };
 
@@ -78,9 +100,8 @@ const PendingImpl* pending_of(const at::Tensor& x) {
   return x.defined() ? dynamic_cast<const PendingImpl*>(x.unsafeGetTensorImpl()) : nullptr;
 }
 
-at::Tensor make_pending(const GroupPointer& group, const at::Tensor& source, int64_t version,
-                        bool normed) {
-  return at::Tensor(c10::make_intrusive<PendingImpl>(group, source, version, normed));
+at::Tensor make_pending(const GroupPointer& group, const BaseCall& call, bool normed) {
+  return at::Tensor(c10::make_intrusive<PendingImpl>(group, call, normed));
 }
 
 /// The link of `x` if it comes from the group's own base.
@@ -91,7 +112,17 @@ const PendingImpl* own_operand(const GroupPointer& group, const at::Tensor& x) {
   TORCH_CHECK_VALUE(link->normed() || !group->has_norm, "result of ", group->base_name(),
                     " used by ", group->add_name(), ".add before ", group->names[1],
                     ", which was fused with it: call ", group->names[1], " between them");
-  TORCH_CHECK_VALUE(version_of(link->source()) == link->version(), "the input of ",
+  TORCH_CHECK_VALUE(!link->spent(), "result of ", group->base_name(), " used by ",
+                    group->add_name(), ".add a second time: ", group->base_name(),
+                    " is computed in the add, once for each; give the other add a FloatFunctional "
+                    "of its own and leave ",
+                    group->base_name(), " out of the fused list");
+  TORCH_CHECK_VALUE(
+      link->call().context == Context(), group->base_name(), " and ", group->add_name(),
+      ".add must be called under the same grad mode and autocast, as ", group->base_name(),
+      " is computed in the add: let the NoGradGuard hold both or neither, or leave ",
+      group->base_name(), " out of the fused list");
+  TORCH_CHECK_VALUE(version_of(link->source()) == link->call().version, "the input of ",
                     group->base_name(), " was changed in place between ", group->base_name(),
                     " and ", group->add_name(),
                     ".add, which computes from it: use the out-of-place op there (such as ReLU "
@@ -112,7 +143,7 @@ at::Tensor PlaceholderImpl::forward(const at::Tensor& input) {
   const PendingImpl* link = pending_of(input);
   if (role_ == PlaceholderRole::kNorm) {
     if (link != nullptr && link->group() == group) {
-      return make_pending(group, link->source(), link->version(), true);
+      return make_pending(group, link->call(), true);
     }
     if (link != nullptr) link->refuse();
     TORCH_CHECK_VALUE(false, path, " was fused into ", group->add_name(),
@@ -123,7 +154,7 @@ at::Tensor PlaceholderImpl::forward(const at::Tensor& input) {
   if (link != nullptr) link->refuse();
   if (role_ == PlaceholderRole::kActivation) return input;
   TORCH_CHECK_TYPE(input.defined(), path, ": 'input' must be a tensor, got an undefined one");
-  return make_pending(group, input, version_of(input), false);
+  return make_pending(group, {input, version_of(input), Context()}, false);
 }
 
 void PlaceholderImpl::pretty_print(std::ostream& stream) const {
@@ -143,6 +174,9 @@ Operands resolve_operands(const GroupPointer& group, const at::Tensor& x, const 
                     ", which is fused into it, got two other tensors: hand that result to the add "
                     "unchanged, or leave ",
                     group->add_name(), " out of the fused list");
+  for (const PendingImpl* link : {first, second}) {
+    if (link != nullptr) link->spend();
+  }
   if (first == nullptr) return {second->source(), x};
   if (second == nullptr) return {first->source(), y};
   TORCH_CHECK_VALUE(first == second || (first->source().is_same(second->source()) &&

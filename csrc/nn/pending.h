@@ -54,7 +54,8 @@ struct Operands {
 
 /// Tells the base's operand of a fused add from the other one. `live_statistics`: the batch norm
 /// takes the batch's own. Throws ValueError: neither operand is the base's, its batch norm was
-/// skipped, or its input changed in place since.
+/// skipped, its input changed in place since, its result was used before, or grad mode or autocast
+/// are others than at its call.
 Operands resolve_operands(const std::shared_ptr<const FusedGroup>& group, const at::Tensor& x,
                           const at::Tensor& y, bool live_statistics);
 

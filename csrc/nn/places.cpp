@@ -33,6 +33,7 @@ std::vector<Place> places_of(torch::nn::Module& model) {
   for (std::size_t i = 0; i < queue.size(); ++i) {
     const auto [parent, path] = queue[i];
     for (const auto& entry : parent->named_children()) {
+      if (entry.value() == nullptr) continue;
       Place place{parent, path, entry.key(), entry.value()};
       const bool inside = dynamic_cast<const Layer*>(place.child.get()) == nullptr;
       if (seen.insert(place.child.get()).second && inside) {

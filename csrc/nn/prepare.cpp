@@ -193,6 +193,7 @@ void check_replaceable(const char* call, const Place& place) {
 }  // namespace
 
 void prepare(torch::nn::Module& model, const QConfig& qconfig, const QConfigs& overrides) {
+  const c10::InferenceMode no_inference(false);  // its tensors could never be trained
   const std::vector<Place> places = nn::places_of(model);
   TORCH_CHECK_VALUE(!places.empty(), "prepare: 'model' must contain the layers, got a single ",
                     nn::class_name_of(model),
@@ -227,6 +228,7 @@ void prepare(torch::nn::Module& model, const QConfig& qconfig, const QConfigs& o
 }
 
 void convert(torch::nn::Module& model) {
+  const c10::InferenceMode no_inference(false);
   const std::vector<Place> places = nn::places_of(model);
   SequenceCheck::Forms forms;
   bool converted = false;

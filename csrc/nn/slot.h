@@ -112,6 +112,8 @@ class Fusable : public torch::nn::Cloneable<Derived>, public SlotOwner {
   }
   template <class Module>
   Slot slot(const std::string& name, std::shared_ptr<Module> module) {
+    TORCH_CHECK_VALUE(module != nullptr, "slot: 'module' must be a module, got null for '", name,
+                      "'");
     auto cell = std::make_shared<SlotCell>();
     cell->recall = [](const std::shared_ptr<torch::nn::Module>& other) -> SlotCell::Call {
       auto typed = std::dynamic_pointer_cast<Module>(other);

@@ -45,6 +45,10 @@ void load_state_dict(torch::nn::Module& model, const std::map<std::string, at::T
   }
   const torch::NoGradGuard no_grad;
   for (auto& [key, tensor] : own) tensor.copy_(state.at(key));
+  for (const auto& module : model.modules(/*include_self=*/false)) {
+    if (auto* layer = dynamic_cast<nn::Layer*>(module.get())) layer->loaded();
+  }
+  if (auto* layer = dynamic_cast<nn::Layer*>(&model)) layer->loaded();
 }
 
 std::map<std::string, at::Tensor> to_state(const c10::IValue& dict) {

@@ -171,6 +171,15 @@ TEST_CASE("calls that a fused module does not serve are refused by name", "[nn]"
   CHECK_THROWS_WITH(add->mul(x, x), Catch::Contains("got a call of mul"));
   nn::ConvReLU2d relu(torch::nn::Conv2dOptions(3, 4, 1));
   CHECK_THROWS_WITH(relu->run(x, x), Catch::Contains("ConvReLU2d has no add"));
+  CHECK_THROWS_WITH(
+      nn::FusedImpl({Kind::kConv2d, false, false, Activation::kNone}, nullptr, nullptr),
+      Catch::Contains("'base' must be a module, got null"));
+  CHECK_THROWS_WITH(nn::FusedImpl({Kind::kConv2d, true, false, Activation::kNone},
+                                  torch::nn::Conv2d(3, 4, 1).ptr(), nullptr),
+                    Catch::Contains("'bn' must be a batch norm, got null"));
+  CHECK_THROWS_WITH(nn::FusedImpl({Kind::kConv2d, false, false, Activation::kNone},
+                                  torch::nn::ReLU().ptr(), nullptr),
+                    Catch::Contains("must be a Conv2d, ConvTranspose2d or Linear, got ReLU"));
   nn::LinearBN linear(torch::nn::LinearOptions(3, 4));
   CHECK_THROWS_WITH(linear->forward(torch::randn({2, 5, 3})),
                     Catch::Contains("'input' must be 2-D"));

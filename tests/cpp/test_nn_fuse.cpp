@@ -110,7 +110,9 @@ TEST_CASE("both operands through the convolution give twice its result", "[nn][f
   fuse_modules(*block, {{"conv", "bn", "add"}});
   const torch::Tensor y = block->bn(block->conv(x));
   CHECK(test::difference(block->add->add(y, y), z + z) < 1e-5);
-  CHECK(test::difference(block->add->add_relu(y, y), torch::relu(z + z)) < 1e-5);
+  CHECK_THROWS_WITH(block->add->add(y, x), Catch::Contains("used by add.add a second time"));
+  const torch::Tensor again = block->bn(block->conv(x));
+  CHECK(test::difference(block->add->add_relu(again, again), torch::relu(z + z)) < 1e-5);
 }
 
 TEST_CASE("misuse of a pending result is refused by name", "[nn][fuse]") {
@@ -140,6 +142,11 @@ TEST_CASE("misuse of a pending result is refused by name", "[nn][fuse]") {
                     Catch::Contains("add.add: one operand must be the result of conv"));
   CHECK_THROWS_WITH(block->bn(x), Catch::Contains("must be called on the result of conv only"));
   CHECK_THROWS_WITH(block->add->cat({x, x}), Catch::Contains("got a call of cat"));
+  const torch::Tensor late = block->bn(block->conv(x));
+  {
+    const torch::NoGradGuard no_grad;
+    CHECK_THROWS_WITH(block->add->add(late, x), Catch::Contains("under the same grad mode"));
+  }
   const torch::Tensor changed = image(4);
   const torch::Tensor pending = block->bn(block->conv(changed));
   changed.add_(1);
@@ -178,6 +185,10 @@ TEST_CASE("refusals name the place and change nothing", "[nn][fuse]") {
   const auto plain = std::make_shared<PlainImpl>();
   CHECK_THROWS_WITH(fuse_modules(*plain, {{"conv", "relu"}}),
                     Catch::Contains("derive Plain from horizon::nn::Fusable"));
+  plain->register_module("none", std::shared_ptr<torch::nn::Module>());
+  CHECK_THROWS_WITH(fuse_modules(*plain, {{"conv", "none"}}), Catch::Contains("no child 'none'"));
+  CHECK_THROWS_WITH(prepare(*plain), Catch::Contains("derive Plain from horizon::nn::Fusable"));
+  CHECK_THROWS_WITH(nn::Slot()(image()), Catch::Contains("called before it was registered"));
   net[1]->eval();
   fuse_modules(*net, {{"0", "1"}});
   net->train();
@@ -195,4 +206,35 @@ TEST_CASE("a group in two places stays one in both; half a group there is refuse
   CHECK(class_at(net, "1.1") == "Placeholder");
   Sequential alone(conv, relu, conv);
   CHECK_THROWS_WITH(fuse_modules(*alone, {{"0", "1"}}), Catch::Contains("'0' is also '2'"));
+}
+
+TEST_CASE("a fold that takes tied weights apart is warned of", "[nn][fuse]") {
+  struct Handler : c10::WarningHandler {
+    std::string text;
+    void process(const c10::Warning& warning) override { text += warning.msg(); }
+  };
+  Sequential net(Conv2d(3, 3, 1), BatchNorm2d(3), Conv2d(3, 3, 1), BatchNorm2d(3));
+  torch::nn::Module tied;
+  tied.register_parameter("weight", net->at<Conv2dImpl>(0).weight);
+  net->register_module("tied", std::make_shared<torch::nn::Module>(tied));
+  net->eval();
+  Handler handler;
+  {
+    const c10::WarningUtils::WarningHandlerGuard guard(&handler);
+    fuse_modules(*net, {{"0", "1"}, {"2", "3"}});
+  }
+  CHECK(handler.text.find("folding ['0', '1'] unties '0.weight' from 'tied.weight'") !=
+        std::string::npos);
+  CHECK(handler.text.find("['2', '3']") == std::string::npos);
+}
+
+TEST_CASE("what is fused in inference mode can be trained", "[nn][fuse]") {
+  Sequential net(Conv2d(3, 3, 1), BatchNorm2d(3));
+  net->eval();
+  {
+    const c10::InferenceMode inference;
+    fuse_modules(*net, {{"0", "1"}});
+  }
+  net->forward(image()).sum().backward();
+  CHECK(net->parameters()[0].grad().defined());
 }
