@@ -85,6 +85,8 @@ set(HORIZON_OP_SOURCES
     csrc/ops/meta/fused.cpp
     csrc/ops/cpu/fused_forward.cpp
     csrc/ops/cpu/fused_backward.cpp
+    csrc/ops/cpu/fused_codes.cpp
+    csrc/ops/cpu/fused_scratch.cpp
     csrc/ops/cpu/fused_convolution.cpp
     csrc/ops/cpu/fused_vectors.cpp
     csrc/ops/cpu/capability.cpp

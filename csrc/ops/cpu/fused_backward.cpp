@@ -3,13 +3,17 @@
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
-#include "ops/codes_io.h"
+#include "ops/checks.h"
+#include "ops/cpu/dense.h"
 #include "ops/cpu/fused_convolution.h"
 #include "ops/cpu/fused_passes.h"
+#include "ops/cpu/fused_scratch.h"
 #include "ops/cpu/fused_vectors.h"
+#include "ops/cpu/kernels/fake_quantize.h"
 #include "ops/fused.h"
 #include "ops/fused_shapes.h"
 #include "ops/weights.h"
+#include "quant/grid.h"
 
 namespace horizon::ops {
 namespace {
@@ -42,7 +46,10 @@ class Chain {
     if (!args_.batch_norm && chain_.mask == nullptr && !wants_skip) return finish(grad_);
     at::Tensor grad_z, grad_skip;
     if (wants_z) {
-      grad_z = at::empty_like(grad_);
+      // The skip's gradient leaves the operator, in the same memory where there is no batch norm.
+      const bool leaves = wants_skip && !args_.batch_norm;
+      grad_z = leaves ? at::empty_like(grad_)
+                      : scratch_tensor(Scratch::kGradient, grad_.sizes(), grad_.strides(), type_);
       chain_.grad_z = grad_z.mutable_data_ptr<T>();
     }
     if (wants_skip && (args_.batch_norm || !wants_z)) {
@@ -157,6 +164,22 @@ class Chain {
   std::vector<T> mean_row_, a_row_, k_row_, k0_row_;
 };
 
+/// The floats that the saved codes stand for, in this thread's scratch memory.
+at::Tensor decode_input(const FusedBackwardArgs& args, at::ScalarType type) {
+  const float scale = read_scale("fused", "input_scale", *args.input_scale);
+  const int32_t zero_point = read_zero_point("fused", "input_zero_point", *args.input_zero_point,
+                                             quant::kStoredMin, quant::kStoredMax);
+  const at::Tensor codes = cpu::dense_input(args.input);
+  const at::Tensor x = scratch_tensor(Scratch::kInput, codes.sizes(), codes.strides(), type);
+  const auto* from = codes.const_data_ptr<uint8_t>();
+  void* to = x.mutable_data_ptr();
+  cpu::parallel_blocks(x.numel(), [&](int64_t begin, int64_t end) {
+    cpu::fake_quantize_kernels().dequantize(cpu::float_type(type), from, to, begin, end, scale,
+                                            zero_point);
+  });
+  return x;
+}
+
 FusedGradients backward(const FusedBackwardArgs& args) {
   FusedGradients result;
   std::vector<int64_t> z_sizes;
@@ -167,9 +190,7 @@ FusedGradients backward(const FusedBackwardArgs& args) {
       wide ? Chain<double>(args, z_sizes).run(result) : Chain<float>(args, z_sizes).run(result);
   if (grad_z.defined()) {
     at::Tensor input = args.input;
-    if (args.input_scale.has_value()) {
-      input = dequantize(input, *args.input_scale, *args.input_zero_point, type);
-    }
+    if (args.input_scale.has_value()) input = decode_input(args, type);
     const bool unbatched = static_cast<Base>(args.base) != Base::kLinear && input.dim() == 3;
     if (unbatched) input = input.unsqueeze(0);
     input = input.contiguous(memory_format(args.channels_last && input.dim() == 4));

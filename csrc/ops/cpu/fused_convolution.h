@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "ops/fused.h"
+#include "ops/weights.h"
 
 namespace horizon::ops {
 
@@ -22,6 +23,15 @@ std::tuple<at::Tensor, at::Tensor> convolve_backward(const FusedBackwardArgs& co
 
 inline at::MemoryFormat memory_format(bool channels_last) {
   return channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+}
+
+/// An image with a batch dimension.
+inline at::Tensor batched(const at::Tensor& x, int64_t base) {
+  return static_cast<Base>(base) != Base::kLinear && x.dim() == 3 ? x.unsqueeze(0) : x;
+}
+
+inline at::Tensor laid_out(const at::Tensor& x, bool channels_last) {
+  return x.contiguous(memory_format(channels_last && x.dim() == 4));
 }
 
 }  // namespace horizon::ops

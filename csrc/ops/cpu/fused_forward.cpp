@@ -6,14 +6,12 @@
 #include <cmath>
 
 #include "ops/checks.h"
-#include "ops/codes_io.h"
+#include "ops/cpu/fused_codes.h"
 #include "ops/cpu/fused_convolution.h"
 #include "ops/cpu/fused_passes.h"
 #include "ops/cpu/fused_vectors.h"
-#include "ops/fold_batch_norm.h"
 #include "ops/fused.h"
 #include "ops/fused_shapes.h"
-#include "ops/quantized_conv.h"
 #include "ops/weights.h"
 
 namespace horizon::ops {
@@ -21,20 +19,11 @@ namespace {
 
 using cpu::FusedRows;
 using torch::jit::Stack;
-using Maybe = std::optional<at::Tensor>;
 
 at::Tensor none(at::ScalarType type) { return at::empty({0}, at::device(at::kCPU).dtype(type)); }
 
 at::ScalarType compute_type(at::ScalarType type) {
   return type == at::kDouble ? at::kDouble : at::kFloat;
-}
-
-at::Tensor batched(const at::Tensor& x, int64_t base) {
-  return static_cast<Base>(base) != Base::kLinear && x.dim() == 3 ? x.unsqueeze(0) : x;
-}
-
-at::Tensor laid_out(const at::Tensor& x, bool channels_last) {
-  return x.contiguous(memory_format(channels_last && x.dim() == 4));
 }
 
 /// y = a z + b per channel, and what describes the batch norm to backward.
@@ -256,68 +245,12 @@ class Epilogue {
   at::Tensor skip_;
 };
 
-struct InputGrid {
-  float scale, zero_point;
-};
-
-InputGrid read_input_grid(const FusedArgs& args) {
-  const float scale = read_scale("fused", "input_scale", *args.input_scale);
-  const int32_t zero_point = read_zero_point("fused", "input_zero_point", *args.input_zero_point,
-                                             quant::kStoredMin, quant::kStoredMax);
-  return {scale, static_cast<float>(zero_point)};
-}
-
-/// Codes of an input that lies on `grid`, laid out as the convolution wants it.
-at::Tensor encode(const at::Tensor& input, const InputGrid& grid, bool channels_last) {
-  const at::Tensor x = laid_out(input, channels_last).to(compute_type(input.scalar_type()));
-  const at::Tensor codes = at::empty_like(x, x.options().dtype(at::kByte));
-  auto* out = codes.mutable_data_ptr<uint8_t>();
-  const auto run = [&](const auto* data) {
-    using T = std::decay_t<decltype(*data)>;
-    at::parallel_for(0, x.numel(), 1 << 15, [&](int64_t begin, int64_t end) {
-      cpu::fused_kernels().of<T>().encode(data + begin, end - begin,
-                                          static_cast<T>(1.0F / grid.scale),
-                                          static_cast<T>(grid.zero_point), out + begin);
-    });
-  };
-  if (x.scalar_type() == at::kDouble) {
-    run(x.const_data_ptr<double>());
-  } else {
-    run(x.const_data_ptr<float>());
-  }
-  return codes;
-}
-
-/// The arithmetic of the converted model.
-void run_integer(const FusedArgs& args, const FusedPlan& plan, FusedForward& result) {
-  const int64_t channels = fused_channels(args.weight, args.base, args.groups);
-  const at::Tensor codes = quantize(laid_out(batched(args.input, args.base), plan.channels_last),
-                                    *args.input_scale, *args.input_zero_point);
-  const at::Tensor weight_scales = weight_scale(args.weight, args.base, args.groups);
-  const at::Tensor weights = quantize_weight(args.weight, weight_scales, args.base, args.groups);
-  const bool normalized = args.batch_norm;
-  const auto [factor, offset] =
-      fold_batch_norm(args.bias, normalized ? args.bn_weight : Maybe(),
-                      normalized ? args.bn_bias : Maybe(), normalized ? args.running_mean : Maybe(),
-                      normalized ? args.running_var : Maybe(), args.eps, channels);
-  Maybe skip_codes, scale, zero_point;
-  if (args.skip.has_value()) {
-    skip_codes = quantize(*args.skip, *args.skip_scale, *args.skip_zero_point);
-  }
-  if (args.quantizer.quantizes()) {
-    const GridValues grid = read_grid("fused", args.quantizer);
-    std::tie(result.scale, result.zero_point) = returned_qparams(grid);
-    scale = result.scale;
-    zero_point = result.zero_point;
-  }
-  const at::Tensor y = quantized_conv(
-      codes, *args.input_scale, *args.input_zero_point, weights, weight_scales, factor, offset,
-      skip_codes, args.skip_scale, args.skip_zero_point, scale, zero_point, args.base, args.stride,
-      args.padding, args.dilation, args.output_padding, args.groups, args.activation);
-  const at::ScalarType type = args.input.scalar_type();
-  result.output = scale.has_value() ? dequantize(y, *scale, *zero_point, type) : y.to(type);
-  const bool as_z = fused_output(fused_z_sizes(fused_convolution(args)), args.skip).as_z;
-  result.output = laid_out(result.output, plan.channels_last && as_z);
+at::Tensor convolve_floats(const FusedArgs& args, bool channels_last) {
+  const at::Tensor input = laid_out(batched(args.input, args.base), channels_last);
+  const at::Tensor weight = args.quantize_weight
+                                ? fake_quantize_weight(args.weight, args.base, args.groups)
+                                : args.weight;
+  return convolve(fused_convolution(args), input, weight, args.bias, channels_last);
 }
 
 FusedForward forward(const FusedArgs& args, const FusedPlan& plan) {
@@ -329,16 +262,19 @@ FusedForward forward(const FusedArgs& args, const FusedPlan& plan) {
   result.mask = none(at::kByte);
   result.codes = none(at::kByte);
   result.moments = none(statistics);
-  InputGrid grid{1, 0};
-  if (args.input_scale.has_value()) grid = read_input_grid(args);
-  if (args.integer) run_integer(args, plan, result);
+  const bool on_codes = computes_on_codes(args);
+  InputCodes input_codes{};
+  if (plan.save_codes || on_codes) {
+    input_codes = encode_input(args, plan.channels_last);
+    if (plan.save_codes) result.codes = input_codes.codes;
+  }
+  if (args.integer) run_integer(args, plan.channels_last, result);
   if (!args.integer || plan.save_z || plan.save_mask || plan.save_moments) {
-    const at::Tensor input = laid_out(batched(args.input, args.base), plan.channels_last);
-    const at::Tensor weight = args.quantize_weight
-                                  ? fake_quantize_weight(args.weight, args.base, args.groups)
-                                  : args.weight;
-    const at::Tensor z =
-        convolve(fused_convolution(args), input, weight, args.bias, plan.channels_last);
+    at::Tensor z;
+    if (on_codes && input_codes.complete) {
+      z = convolve_codes(args, input_codes.codes, plan.channels_last);
+    }
+    if (!z.defined()) z = convolve_floats(args, plan.channels_last);
     if (plan.save_z) result.z = z;
     if (statistics == at::kDouble) {
       Epilogue<double>(args, plan, args.integer).run(z, result);
@@ -346,7 +282,6 @@ FusedForward forward(const FusedArgs& args, const FusedPlan& plan) {
       Epilogue<float>(args, plan, args.integer).run(z, result);
     }
   }
-  if (plan.save_codes) result.codes = encode(args.input, grid, plan.channels_last);
   if (drops_batch(args)) result.output = result.output.squeeze(0);
   return result;
 }

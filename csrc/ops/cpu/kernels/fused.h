@@ -98,8 +98,6 @@ struct FusedKernelsOf {
   void (*row_sums)(const FusedGradient<T>& args, int64_t begin, int64_t end, double* sum,
                    double* product);
   void (*gradient)(const FusedGradient<T>& args, int64_t begin, int64_t end);
-  /// Stored codes of values that lie on the grid; NaN gives the zero point.
-  void (*encode)(const T* x, int64_t count, T inv_scale, T stored_zero_point, uint8_t* codes);
 };
 
 struct FusedKernels {

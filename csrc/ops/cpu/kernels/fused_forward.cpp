@@ -175,21 +175,12 @@ void range(const FusedApply<T>& args, int64_t begin, int64_t end, T* lo, T* hi) 
                               : range_act<T, false, false>(args, begin, end, lo, hi);
 }
 
-template <typename T>
-void encode(const T* x, int64_t count, T inv_scale, T stored_zero_point, uint8_t* codes) {
-  for (int64_t i = 0; i < count; ++i) {
-    const T q = quant::quantize_to_real(x[i], inv_scale, stored_zero_point, T(0), T(255));
-    codes[i] = static_cast<uint8_t>(static_cast<int32_t>(q == q ? q : stored_zero_point));
-  }
-}
-
 }  // namespace
 
 template <typename T>
 void add_forward(FusedKernelsOf<T>& table) {
   table.apply = apply<T>;
   table.range = range<T>;
-  table.encode = encode<T>;
 }
 template void add_forward<float>(FusedKernelsOf<float>&);
 template void add_forward<double>(FusedKernelsOf<double>&);
