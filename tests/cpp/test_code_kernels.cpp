@@ -134,47 +134,71 @@ TEST_CASE("maps per column have the specified bits", "[integer]") {
   }
 }
 
-/// Windows of one row: where they begin and end.
-struct Windows {
-  std::vector<int64_t> begin, end;
-};
-
 TEST_CASE("windows of every size are averaged in integers", "[integer]") {
   const int64_t channels = GENERATE(1, 3, 17, 64, 130);
   // 600 rows need more than one uint16 sum for each column.
   const int64_t height = GENERATE(0, 1, 2, 3, 5, 600);
   constexpr int64_t kSize = 40;
-  Windows windows = GENERATE(Windows{{0}, {kSize}},                                 // all
-                             Windows{{0, 2, 4, 6, 8, 10}, {2, 4, 6, 8, 10, 12}},    // stride 2
-                             Windows{{0, 1, 2, 3}, {3, 4, 5, 6}},                   // stride 1
-                             Windows{{0, 1, 4, 7, 30, 40}, {2, 4, 7, 10, 40, 40}},  // border
-                             Windows{{0, 13, 26}, {14, 27, kSize}});                // adaptive
+  const auto runs = GENERATE(std::vector<WindowRun>{{1, 0, kSize, 1}},  // all
+                             std::vector<WindowRun>{{20, 0, 2, 2}},     // stride 2
+                             std::vector<WindowRun>{{19, 1, 3, 2}},     // to the end
+                             std::vector<WindowRun>{{38, 0, 3, 1}},     // stride 1
+                             std::vector<WindowRun>{{1, 0, 2, 1}, {12, 1, 3, 3}, {1, 40, 0, 1}},
+                             std::vector<WindowRun>{{3, 0, 14, 13}});  // adaptive
   const auto image = random_codes(height * kSize * channels);
-  const auto count = static_cast<int64_t>(windows.begin.size());
+  int64_t count = 0;
+  for (const WindowRun& run : runs) count += run.windows;
   std::vector<float> multiplier;
   for (int64_t x = 0; x < count; ++x) multiplier.push_back(0.5F / static_cast<float>(x + 2));
   const OutputStage stage{Activation::kNone, 0.0F, 90.0F};
   const AverageRow row{
-      image.data(),      height, kSize, channels, windows.begin.data(), windows.end.data(),
+      image.data(),      height, kSize, channels, runs.data(), static_cast<int64_t>(runs.size()),
       multiplier.data(), count,  130,   stage};
   for (const auto& [name, kernels] : average_tables()) {
     INFO(name);
-    std::vector<uint16_t> columns(kSize * channels);
+    std::vector<uint16_t> columns(kSize * channels + 1);
     std::vector<int32_t> sums(count * channels);
     std::vector<float> multipliers(count * channels);
     std::vector<uint8_t> out(count * channels + 1, 77);
     kernels->row(row, {columns.data(), sums.data(), multipliers.data()}, out.data());
     int64_t wrong = 0;
-    for (int64_t x = 0; x < count; ++x) {
-      for (int64_t c = 0; c < channels; ++c) {
-        int32_t sum = 0;
-        for (int64_t y = 0; y < height; ++y) {
-          for (int64_t i = windows.begin[x]; i < windows.end[x]; ++i) {
-            sum += image[(y * kSize + i) * channels + c] - 130;
+    int64_t x = 0;
+    for (const WindowRun& run : runs) {
+      for (int64_t k = 0; k < run.windows; ++k, ++x) {
+        const int64_t begin = run.begin + k * run.stride;
+        for (int64_t c = 0; c < channels; ++c) {
+          int32_t sum = 0;
+          for (int64_t y = 0; y < height; ++y) {
+            for (int64_t i = begin; i < begin + run.size; ++i) {
+              sum += image[(y * kSize + i) * channels + c] - 130;
+            }
           }
+          wrong += out[x * channels + c] != expected_code(scaled(sum, multiplier[x], 0.0F), stage);
         }
-        wrong += out[x * channels + c] != expected_code(scaled(sum, multiplier[x], 0.0F), stage);
       }
+    }
+    CHECK(wrong == 0);
+    CHECK(out.back() == 77);
+  }
+}
+
+TEST_CASE("maps per plane have the specified bits", "[integer]") {
+  const int64_t size = GENERATE(1, 3, 49, 64, 100, 1100);
+  constexpr int64_t kChannels = 3;
+  constexpr int64_t kPlanes = 7;
+  const auto q = random_codes(kPlanes * size);
+  const std::vector<float> m{0.5F, -0.37F, 1.9F};
+  const std::vector<float> b{0.5F, 20.0F, -3.3F};
+  const AffineMap map{7, 0.0F, 0.0F, stage_of(Activation::kRelu6)};
+  for (const auto& [name, kernels] : elementwise_tables()) {
+    INFO(name);
+    std::vector<uint8_t> out(kPlanes * size + 1, 77);
+    kernels->affine_planes(map, m.data(), b.data(), kChannels, q.data(), kPlanes, size, 2,
+                           out.data());
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < kPlanes * size; ++i) {
+      const int64_t c = (2 + i / size) % kChannels;
+      wrong += out[i] != expected_code(scaled(q[i] - 7, m[c], b[c]), map.stage);
     }
     CHECK(wrong == 0);
     CHECK(out.back() == 77);

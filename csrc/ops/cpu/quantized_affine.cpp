@@ -80,13 +80,9 @@ void map_per_column(const Problem& p, int64_t rows, int64_t channels) {
 void map_per_plane(const Problem& p, int64_t batch, int64_t channels, int64_t inner) {
   const int64_t grain = std::max<int64_t>(1, kGrain / inner);
   at::parallel_for(0, batch * channels, grain, [&](int64_t begin, int64_t end) {
-    cpu::AffineMap map = p.map;
-    for (const auto plane : c10::irange(begin, end)) {
-      map.multiplier = p.constants.multiplier[plane % channels];
-      map.offset = p.constants.offset[plane % channels];
-      cpu::elementwise_kernels().affine(map, p.input + plane * inner, 1, inner, inner,
-                                        p.output + plane * inner, inner);
-    }
+    cpu::elementwise_kernels().affine_planes(
+        p.map, p.constants.multiplier.data(), p.constants.offset.data(), channels,
+        p.input + begin * inner, end - begin, inner, begin % channels, p.output + begin * inner);
   });
 }
 

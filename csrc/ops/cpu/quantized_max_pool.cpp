@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/cpu/kernels/max_pool.h"
+#include "ops/cpu/pool_layout.h"
 #include "ops/integer_checks.h"
 
 namespace horizon::ops {
@@ -16,11 +17,7 @@ namespace {
 
 constexpr int64_t kGrain = 1 << 15;
 
-at::Tensor quantized_max_pool2d_cpu(const at::Tensor& q, at::IntArrayRef kernel_size,
-                                    at::IntArrayRef stride, at::IntArrayRef padding,
-                                    at::IntArrayRef dilation, bool ceil_mode) {
-  const auto shape =
-      check_quantized_max_pool2d(q, kernel_size, stride, padding, dilation, ceil_mode);
+at::Tensor max_pool(const at::Tensor& q, const QuantizedPoolShape& shape) {
   const auto sizes = concrete(shape.sizes);
   const at::Tensor input = q.contiguous(shape.format);
   const at::Tensor out = at::empty(sizes, q.options(), shape.format);
@@ -50,6 +47,14 @@ at::Tensor quantized_max_pool2d_cpu(const at::Tensor& q, at::IntArrayRef kernel_
     }
   });
   return out;
+}
+
+at::Tensor quantized_max_pool2d_cpu(const at::Tensor& q, at::IntArrayRef kernel_size,
+                                    at::IntArrayRef stride, at::IntArrayRef padding,
+                                    at::IntArrayRef dilation, bool ceil_mode) {
+  const auto shape =
+      check_quantized_max_pool2d(q, kernel_size, stride, padding, dilation, ceil_mode);
+  return pool_in_fast_layout(q, shape, max_pool);
 }
 
 }  // namespace

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "ops/cpu/kernels/average_pool.h"
+#include "ops/cpu/pool_layout.h"
 #include "ops/integer_checks.h"
 
 namespace horizon::ops {
 namespace {
 
 constexpr int64_t kGrain = 1 << 15;
-constexpr int64_t kShortRow = 16;
 
 struct Grids {
   CodeGrid x, y;
@@ -48,13 +48,13 @@ uint8_t average_code(int64_t centred_sum, float multiplier, const cpu::OutputSta
 }
 
 /// A row with windows of more than kMaxWindow pixels, perhaps.
-void average_large(const cpu::AverageRow& row, uint8_t* output) {
+void average_large(const cpu::AverageRow& row, const std::vector<Range>& columns, uint8_t* output) {
   for (const auto x : c10::irange(row.windows)) {
     for (const auto c : c10::irange(row.channels)) {
       int64_t sum = 0;
       for (const auto y : c10::irange(row.height)) {
         const uint8_t* from = row.from + y * row.size * row.channels + c;
-        for (const auto i : c10::irange(row.begin[x], row.end[x])) {
+        for (const auto i : c10::irange(columns[x].begin, columns[x].end)) {
           sum += from[i * row.channels] - row.zero_point;
         }
       }
@@ -89,14 +89,23 @@ struct PoolingAxis {
 /// The windows along one axis.
 struct Windows {
   std::vector<Range> ranges;
-  std::vector<int64_t> begin, end;
+  std::vector<cpu::WindowRun> runs;
 
   template <typename Axis>
   explicit Windows(const Axis& axis) {
     for (const auto i : c10::irange(axis.count)) {
       ranges.push_back(axis(i));
-      begin.push_back(ranges.back().begin);
-      end.push_back(ranges.back().end);
+      const int64_t size = ranges[i].end - ranges[i].begin;
+      if (i > 0) {
+        cpu::WindowRun& run = runs.back();
+        const int64_t stride = ranges[i].begin - ranges[i - 1].begin;
+        if (run.windows == 1) run.stride = stride;
+        if (run.size == size && run.stride == stride) {
+          ++run.windows;
+          continue;
+        }
+      }
+      runs.push_back({1, ranges[i].begin, size, 1});
     }
   }
 
@@ -146,8 +155,8 @@ void average_windows(const uint8_t* q, int64_t images, int64_t channels, const A
                          range.end - range.begin,
                          x_axis.size,
                          channels,
-                         columns.begin.data(),
-                         columns.end.data(),
+                         columns.runs.data(),
+                         static_cast<int64_t>(columns.runs.size()),
                          multiplier.data() + y * x_axis.count,
                          x_axis.count,
                          grids.x.zero_point,
@@ -156,13 +165,13 @@ void average_windows(const uint8_t* q, int64_t images, int64_t channels, const A
     if (task.height * x_axis.size <= cpu::kMaxWindow) {
       cpu::average_pool_kernels().row(task, scratch, to);
     } else {
-      average_large(task, to);
+      average_large(task, columns.ranges, to);
     }
   };
   const int64_t share = width * std::max<int64_t>(1, y_axis.size / y_axis.count);
   const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, share));
   at::parallel_for(0, images * y_axis.count, grain, [&](int64_t begin, int64_t end) {
-    std::vector<uint16_t> sums(width);
+    std::vector<uint16_t> sums(width + 1);
     std::vector<int32_t> totals(out_width);
     std::vector<float> repeated(out_width);
     const cpu::AverageScratch scratch{sums.data(), totals.data(), repeated.data()};
@@ -188,40 +197,45 @@ void mean_rows(const uint8_t* q, int64_t rows, int64_t count, const Grids& grids
 }
 
 template <typename Axis, typename Divisor>
-at::Tensor pool(const at::Tensor& q, const QuantizedPoolShape& shape, const Axis& y_axis,
-                const Axis& x_axis, const Grids& grids, const Divisor& divisor) {
-  const int64_t windows = y_axis.count * x_axis.count;
-  // Rows of few windows fill no vectors, so a plane's channels are brought together for them.
-  const bool planes = shape.format == at::MemoryFormat::Contiguous && windows > 1 &&
-                      x_axis.count < kShortRow && q.size(-3) > 1;
-  if (planes) {
-    const at::Tensor batch = q.dim() == 3 ? q.unsqueeze(0) : q;
-    const at::Tensor last = batch.contiguous(at::MemoryFormat::ChannelsLast);
-    QuantizedPoolShape like = shape;
-    like.format = at::MemoryFormat::ChannelsLast;
-    if (q.dim() == 3) like.sizes.insert(like.sizes.begin(), c10::SymInt(1));
-    const at::Tensor out = pool(last, like, y_axis, x_axis, grids, divisor);
-    return (q.dim() == 3 ? out.squeeze(0) : out).contiguous();
-  }
+at::Tensor pool_as_laid_out(const at::Tensor& q, const QuantizedPoolShape& shape,
+                            const Axis& y_axis, const Axis& x_axis, const Grids& grids,
+                            const Divisor& divisor) {
   const at::Tensor in = q.contiguous(shape.format);
   const at::Tensor out = at::empty(concrete(shape.sizes), q.options(), shape.format);
   if (out.numel() == 0) return out;
-  const auto* from = in.const_data_ptr<uint8_t>();
-  auto* to = out.mutable_data_ptr<uint8_t>();
   // A contiguous image is one of a single channel for every plane.
   const int64_t channels = shape.format == at::MemoryFormat::ChannelsLast ? q.size(1) : 1;
-  const int64_t images = out.numel() / (channels * windows);
-  if (channels == 1 && windows == 1) {
-    const Range rows = y_axis(0);
-    const Range columns = x_axis(0);
-    const int64_t size = (rows.end - rows.begin) * (columns.end - columns.begin);
-    if (size > 0 && size == y_axis.size * x_axis.size) {
-      mean_rows(from, images, size, grids, grids.multiplier(divisor(rows, columns)), to);
-      return out;
-    }
-  }
-  average_windows(from, images, channels, y_axis, x_axis, grids, divisor, to);
+  const int64_t images = out.numel() / (channels * y_axis.count * x_axis.count);
+  average_windows(in.const_data_ptr<uint8_t>(), images, channels, y_axis, x_axis, grids, divisor,
+                  out.mutable_data_ptr<uint8_t>());
   return out;
+}
+
+/// The mean of every plane of a contiguous image.
+template <typename Axis, typename Divisor>
+at::Tensor pool_planes(const at::Tensor& q, const QuantizedPoolShape& shape, const Axis& y_axis,
+                       const Axis& x_axis, const Grids& grids, const Divisor& divisor) {
+  const at::Tensor in = q.contiguous();
+  const at::Tensor out = at::empty(concrete(shape.sizes), q.options());
+  mean_rows(in.const_data_ptr<uint8_t>(), out.numel(), y_axis.size * x_axis.size, grids,
+            grids.multiplier(divisor(y_axis(0), x_axis(0))), out.mutable_data_ptr<uint8_t>());
+  return out;
+}
+
+template <typename Axis>
+bool covers(const Axis& axis) {
+  return axis.count == 1 && axis(0).begin == 0 && axis(0).end == axis.size;
+}
+
+template <typename Axis, typename Divisor>
+at::Tensor pool(const at::Tensor& q, const QuantizedPoolShape& shape, const Axis& y_axis,
+                const Axis& x_axis, const Grids& grids, const Divisor& divisor) {
+  if (shape.format == at::MemoryFormat::Contiguous && covers(y_axis) && covers(x_axis)) {
+    return pool_planes(q, shape, y_axis, x_axis, grids, divisor);
+  }
+  return pool_in_fast_layout(q, shape, [&](const at::Tensor& image, const auto& laid_out) {
+    return pool_as_laid_out(image, laid_out, y_axis, x_axis, grids, divisor);
+  });
 }
 
 at::Tensor quantized_avg_pool2d_cpu(const at::Tensor& q, const at::Tensor& q_scale,

@@ -48,44 +48,59 @@ HORIZON_INLINE void add_words(const uint16_t* __restrict values, int64_t count,
   for (int64_t i = 0; i < count; ++i) sums[i] += values[i];
 }
 
-/// sums[x] += the `size` columns from x * kStride on; a kStride of 0 stands for `stride`.
-template <int64_t kStride>
-HORIZON_INLINE void add_steps(const uint16_t* __restrict columns, int64_t stride, int64_t size,
-                              int64_t windows, int32_t* __restrict sums) {
-  const int64_t step = kStride == 0 ? stride : kStride;
-  for (int64_t t = 0; t < size; ++t) {
-    for (int64_t x = 0; x < windows; ++x) sums[x] += columns[x * step + t];
+/// Adds the columns of a run of windows to their sums [windows][channels].
+HORIZON_INLINE void add_run(const WindowRun& run, const uint16_t* columns, int64_t channels,
+                            int32_t* sums) {
+  for (int64_t x = 0; x < run.windows; ++x) {
+    for (int64_t i = 0; i < run.size; ++i) {
+      add_words(columns + (x * run.stride + i) * channels, channels, sums + x * channels);
+    }
   }
 }
 
-/// The same for one channel: neighbouring windows of one size at one distance go together.
-void add_windows_of_plane(const AverageRow& row, const uint16_t* columns, int32_t* sums) {
-  for (int64_t x = 0; x < row.windows;) {
-    const int64_t size = row.end[x] - row.begin[x];
-    const int64_t stride = x + 1 < row.windows ? row.begin[x + 1] - row.begin[x] : 1;
-    int64_t count = 1;
-    while (x + count < row.windows && row.end[x + count] - row.begin[x + count] == size &&
-           row.begin[x + count] - row.begin[x + count - 1] == stride) {
-      ++count;
-    }
-    const uint16_t* from = columns + row.begin[x];
-    if (stride == 1) {
-      add_steps<1>(from, stride, size, count, sums + x);
-    } else if (stride == 2) {
-      add_steps<2>(from, stride, size, count, sums + x);
+/// The same for one channel, where neighbouring windows fill a vector.
+HORIZON_INLINE void add_run_of_plane(const WindowRun& run, const uint16_t* __restrict columns,
+                                     int32_t* __restrict sums) {
+  for (int64_t i = 0; i < run.size; ++i) {
+    if (run.stride == 1) {
+      add_words(columns + i, run.windows, sums);
+#if defined(__x86_64__)
+    } else if (run.stride == 2) {
+      // Two columns make one word, whose halves are those of even and of odd places.
+      const int shift = i % 2 == 0 ? 0 : 16;
+      for (int64_t x = 0; x < run.windows; ++x) {
+        uint32_t pair;
+        std::memcpy(&pair, columns + 2 * (x + i / 2), sizeof pair);
+        sums[x] += static_cast<int32_t>((pair >> shift) & 0xFFFF);
+      }
+#endif
     } else {
-      add_steps<0>(from, stride, size, count, sums + x);
+      for (int64_t x = 0; x < run.windows; ++x) sums[x] += columns[x * run.stride + i];
     }
-    x += count;
   }
 }
 
-/// Adds the windows' columns to their sums [windows][channels].
+/// sums [windows][channels] = -z for each pixel.
+void centre(const AverageRow& row, int32_t* sums) {
+  for (int64_t k = 0; k < row.run_count; ++k) {
+    const WindowRun& run = row.runs[k];
+    const auto value = static_cast<int32_t>(row.height * run.size * row.zero_point);
+    const int64_t count = run.windows * row.channels;
+    for (int64_t i = 0; i < count; ++i) sums[i] = -value;
+    sums += count;
+  }
+}
+
 void add_windows(const AverageRow& row, const uint16_t* columns, int32_t* sums) {
-  for (int64_t x = 0; x < row.windows; ++x) {
-    for (int64_t i = row.begin[x]; i < row.end[x]; ++i) {
-      add_words(columns + i * row.channels, row.channels, sums + x * row.channels);
+  for (int64_t k = 0; k < row.run_count; ++k) {
+    const WindowRun& run = row.runs[k];
+    const uint16_t* from = columns + run.begin * row.channels;
+    if (row.channels == 1) {
+      add_run_of_plane(run, from, sums);
+    } else {
+      add_run(run, from, row.channels, sums);
     }
+    sums += run.windows * row.channels;
   }
 }
 
@@ -115,17 +130,12 @@ HORIZON_INLINE void write_codes(const CodeWriter& write, const int32_t* sums,
 
 void average_row(const AverageRow& row, const AverageScratch& scratch, uint8_t* output) {
   const int64_t channels = row.channels;
-  for (int64_t x = 0; x < row.windows; ++x) {
-    const int64_t pixels = row.height * (row.end[x] - row.begin[x]);
-    const auto centre = static_cast<int32_t>(pixels * row.zero_point);
-    for (int64_t c = 0; c < channels; ++c) scratch.sums[x * channels + c] = -centre;
-  }
+  centre(row, scratch.sums);
   const int64_t width = row.size * channels;
   for (int64_t y = 0; y < row.height; y += kShortWindow) {
     const int64_t rows = row.height - y < kShortWindow ? row.height - y : kShortWindow;
     sum_columns(row.from + y * width, rows, width, scratch.columns);
-    const auto add = channels == 1 ? add_windows_of_plane : add_windows;
-    add(row, scratch.columns, scratch.sums);
+    add_windows(row, scratch.columns, scratch.sums);
   }
   const CodeWriter write(row.stage);
   if (channels >= kCodes) {

@@ -7,19 +7,28 @@
 
 namespace horizon::cpu {
 
+/// Neighbouring windows of one size at one distance, along the columns.
+struct WindowRun {
+  int64_t windows;
+  int64_t begin;   ///< first column of the first window
+  int64_t size;    ///< columns of each
+  int64_t stride;  ///< from one window to the next
+};
+
 /// The windows of one row of an average pooling's result.
 struct AverageRow {
   const uint8_t* from;  ///< [height][size][channels] codes: the rows that the windows cover
   int64_t height, size, channels;
-  const int64_t* begin;     ///< [windows] first column of each window
-  const int64_t* end;       ///< [windows] one after its last; at most kMaxWindow pixels in all
+  const WindowRun* runs;  ///< [run_count]; at most kMaxWindow pixels a window
+  int64_t run_count;
   const float* multiplier;  ///< [windows]
-  int64_t windows;
+  int64_t windows;          ///< of all runs
   int32_t zero_point;
   OutputStage stage;
 };
 
-/// Room that a row needs: `columns` for size * channels, the others for windows * channels entries.
+/// Room that a row needs: `columns` for size * channels + 1, the others for windows * channels
+/// entries.
 struct AverageScratch {
   uint16_t* columns;
   int32_t* sums;

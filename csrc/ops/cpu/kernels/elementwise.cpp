@@ -21,17 +21,28 @@ HORIZON_INLINE void over_pairs(const uint8_t* a, const uint8_t* b, int64_t count
   std::memcpy(output + i, codes, count - i);
 }
 
+/// body(from, output) on a block of which the first `count` entries matter. Where `end` is a block
+/// away, it reads and writes in place: the caller goes on to write what follows.
+template <typename Body>
+HORIZON_INLINE void ragged_block(const uint8_t* from, int64_t count, const uint8_t* end,
+                                 uint8_t* output, const Body& body) {
+  if (end - from >= kCodes) return body(from, output);
+  const CodeTail tail(from, count);
+  uint8_t codes[kCodes];
+  body(tail.codes, codes);
+  std::memcpy(output, codes, count);
+}
+
 void add(const BinaryCodes& op, const uint8_t* a, const uint8_t* b, int64_t count,
          uint8_t* output) {
   const CodeWriter write(op.stage);
-  const FloatVector a_zero(static_cast<float>(op.a_zero_point));
-  const FloatVector b_zero(static_cast<float>(op.b_zero_point));
+  const CentredCodes in_a(op.a_zero_point);
+  const CentredCodes in_b(op.b_zero_point);
   const FloatVector a_ratio(op.a_ratio);
   const FloatVector b_ratio(op.b_ratio);
   over_pairs(a, b, count, output, [&](const uint8_t* x, const uint8_t* y, uint8_t* to) {
     write.block(to, [&](int64_t i) {
-      return quant::add_codes(load_codes(x + i) - a_zero, a_ratio, load_codes(y + i) - b_zero,
-                              b_ratio);
+      return quant::add_codes(in_a.load(x + i), a_ratio, in_b.load(y + i), b_ratio);
     });
   });
 }
@@ -39,12 +50,12 @@ void add(const BinaryCodes& op, const uint8_t* a, const uint8_t* b, int64_t coun
 void multiply(const BinaryCodes& op, const uint8_t* a, const uint8_t* b, int64_t count,
               uint8_t* output) {
   const CodeWriter write(op.stage);
-  const FloatVector a_zero(static_cast<float>(op.a_zero_point));
-  const FloatVector b_zero(static_cast<float>(op.b_zero_point));
+  const CentredCodes in_a(op.a_zero_point);
+  const CentredCodes in_b(op.b_zero_point);
   const FloatVector ratio(op.a_ratio);
   over_pairs(a, b, count, output, [&](const uint8_t* x, const uint8_t* y, uint8_t* to) {
     write.block(to, [&](int64_t i) {
-      return quant::multiply_codes(load_codes(x + i) - a_zero, load_codes(y + i) - b_zero, ratio);
+      return quant::multiply_codes(in_a.load(x + i), in_b.load(y + i), ratio);
     });
   });
 }
@@ -52,18 +63,15 @@ void multiply(const BinaryCodes& op, const uint8_t* a, const uint8_t* b, int64_t
 /// The map by arithmetic.
 struct Affine {
   CodeWriter write;
-  FloatVector zero_point, multiplier, offset;
+  CentredCodes in;
+  FloatVector multiplier, offset;
 
   explicit Affine(const AffineMap& map)
-      : write(map.stage),
-        zero_point(static_cast<float>(map.zero_point)),
-        multiplier(map.multiplier),
-        offset(map.offset) {}
+      : write(map.stage), in(map.zero_point), multiplier(map.multiplier), offset(map.offset) {}
 
   HORIZON_INLINE void block(const uint8_t* q, uint8_t* output) const {
-    write.block(output, [&](int64_t i) {
-      return quant::scale_value(load_codes(q + i) - zero_point, multiplier, offset);
-    });
+    write.block(output,
+                [&](int64_t i) { return quant::scale_value(in.load(q + i), multiplier, offset); });
   }
 
   HORIZON_INLINE void row(const uint8_t* q, int64_t width, uint8_t* output) const {
@@ -78,6 +86,8 @@ struct Affine {
 };
 
 constexpr int64_t kTableSize = 256;
+/// So many codes are worth a table.
+constexpr int64_t kLookupFrom = 4 * kTableSize;
 
 /// Whether looking codes up is faster than computing them, if there are enough of them.
 bool has_fast_lookup() {
@@ -92,7 +102,7 @@ void affine(const AffineMap& map, const uint8_t* q, int64_t rows, int64_t width,
             uint8_t* output, int64_t output_stride) {
   static const bool fast_lookup = has_fast_lookup();
   const Affine compute(map);
-  if (!fast_lookup || rows * width < 4 * kTableSize) {
+  if (!fast_lookup || rows * width < kLookupFrom) {
     for (int64_t r = 0; r < rows; ++r)
       compute.row(q + r * stride, width, output + r * output_stride);
     return;
@@ -110,10 +120,10 @@ void affine(const AffineMap& map, const uint8_t* q, int64_t rows, int64_t width,
 void affine_columns(const AffineMap& map, const float* multiplier, const float* offset,
                     const uint8_t* q, int64_t rows, int64_t columns, uint8_t* output) {
   const CodeWriter write(map.stage);
-  const FloatVector zero_point(static_cast<float>(map.zero_point));
+  const CentredCodes in(map.zero_point);
   const auto block = [&](const uint8_t* from, const float* m, const float* b, uint8_t* to) {
     write.block(to, [&](int64_t i) {
-      return quant::scale_value(load_codes(from + i) - zero_point, FloatVector::load(m + i),
+      return quant::scale_value(in.load(from + i), FloatVector::load(m + i),
                                 FloatVector::load(b + i));
     });
   };
@@ -123,22 +133,44 @@ void affine_columns(const AffineMap& map, const float* multiplier, const float* 
   float last_offset[kCodes] = {};
   std::memcpy(last_multiplier, multiplier + whole, left * sizeof(float));
   std::memcpy(last_offset, offset + whole, left * sizeof(float));
+  const uint8_t* const end = q + rows * columns;
   for (int64_t r = 0; r < rows; ++r, q += columns, output += columns) {
     for (int64_t i = 0; i < whole; i += kCodes) {
       block(q + i, multiplier + i, offset + i, output + i);
     }
     if (left == 0) continue;
-    const CodeTail tail(q + whole, left);
-    uint8_t codes[kCodes];
-    block(tail.codes, last_multiplier, last_offset, codes);
-    std::memcpy(output + whole, codes, left);
+    ragged_block(q + whole, left, end, output + whole, [&](const uint8_t* from, uint8_t* to) {
+      block(from, last_multiplier, last_offset, to);
+    });
+  }
+}
+
+void affine_planes(const AffineMap& map, const float* multiplier, const float* offset,
+                   int64_t channels, const uint8_t* q, int64_t planes, int64_t size,
+                   int64_t first_channel, uint8_t* output) {
+  AffineMap own = map;
+  const uint8_t* const end = q + planes * size;
+  for (int64_t p = 0, c = first_channel; p < planes; ++p, q += size, output += size) {
+    own.multiplier = multiplier[c];
+    own.offset = offset[c];
+    c = c + 1 == channels ? 0 : c + 1;
+    if (size >= kLookupFrom) {
+      affine(own, q, 1, size, size, output, size);
+      continue;
+    }
+    const Affine compute(own);
+    int64_t i = 0;
+    for (; i + kCodes <= size; i += kCodes) compute.block(q + i, output + i);
+    if (i == size) continue;
+    ragged_block(q + i, size - i, end, output + i,
+                 [&](const uint8_t* from, uint8_t* to) { compute.block(from, to); });
   }
 }
 
 }  // namespace
 
 const ElementwiseKernels& elementwise_kernels() {
-  static const ElementwiseKernels table{add, multiply, affine, affine_columns};
+  static const ElementwiseKernels table{add, multiply, affine, affine_columns, affine_planes};
   return table;
 }
 

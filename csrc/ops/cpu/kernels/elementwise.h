@@ -29,6 +29,12 @@ struct ElementwiseKernels {
   /// multiplier[c] and offset[c] for column c of [rows][columns]; those of `map` are not used.
   void (*affine_columns)(const AffineMap& map, const float* multiplier, const float* offset,
                          const uint8_t* q, int64_t rows, int64_t columns, uint8_t* output);
+
+  /// multiplier[c] and offset[c] for each plane of `size` codes; the first plane is of
+  /// `first_channel`, and channel 0 follows the last of `channels`.
+  void (*affine_planes)(const AffineMap& map, const float* multiplier, const float* offset,
+                        int64_t channels, const uint8_t* q, int64_t planes, int64_t size,
+                        int64_t first_channel, uint8_t* output);
 };
 
 HORIZON_DECLARE_KERNELS(ElementwiseKernels, elementwise_kernels);

@@ -158,10 +158,39 @@ HORIZON_INLINE void store_bytes(const IntVector (&x)[4], uint8_t* to) {
 /// Codes that a store writes at once.
 constexpr int64_t kCodes = 4 * FloatVector::kLanes;
 
-/// float(codes[i]).
-HORIZON_INLINE FloatVector load_codes(const uint8_t* codes) {
-  return FloatVector::from(IntVector::load_codes(codes));
-}
+#if defined(__AVX512BW__)
+
+/// Loads codes as float(q - z).
+struct CentredCodes {
+  FloatVector bias;
+
+  explicit CentredCodes(int32_t zero_point) : bias(8388608.0F + static_cast<float>(zero_point)) {}
+
+  /// A code in the low byte of 2^23 is 2^23 + q, from which the bias leaves q - z exactly: one
+  /// shuffle and one subtraction, where widening and converting take two more.
+  HORIZON_INLINE FloatVector load(const uint8_t* codes) const {
+    const __m128i sixteen = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
+    const __m512i places = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i bits =
+        _mm512_mask_shuffle_epi8(_mm512_set1_epi32(0x4B000000), 0x1111111111111111ULL,
+                                 _mm512_maskz_broadcast_i32x4(0xFFFF, sixteen), places);
+    return FloatVector(_mm512_castsi512_ps(bits)) - bias;
+  }
+};
+
+#else
+
+struct CentredCodes {
+  FloatVector zero_point;
+
+  explicit CentredCodes(int32_t z) : zero_point(static_cast<float>(z)) {}
+
+  HORIZON_INLINE FloatVector load(const uint8_t* codes) const {
+    return FloatVector::from(IntVector::load_codes(codes)) - zero_point;
+  }
+};
+
+#endif
 
 }  // namespace
 }  // namespace horizon::cpu::HORIZON_CAPABILITY
