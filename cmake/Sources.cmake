@@ -13,6 +13,7 @@ set(HORIZON_KERNEL_SOURCES
     csrc/ops/cpu/kernels/gemm_vnni.cpp
     csrc/ops/cpu/kernels/gemm_amx.cpp
     csrc/ops/cpu/kernels/depthwise.cpp
+    csrc/ops/cpu/kernels/depthwise_vnni.cpp
     csrc/ops/cpu/kernels/codes.cpp
     csrc/ops/cpu/kernels/average_pool.cpp
     csrc/ops/cpu/kernels/elementwise.cpp

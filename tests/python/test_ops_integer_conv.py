@@ -63,17 +63,40 @@ def digest() -> str:
         {"ATEN_CPU_CAPABILITY": "default"},
         {"ATEN_CPU_CAPABILITY": "avx2"},
         {"ONEDNN_MAX_CPU_ISA": "AVX2"},
+        {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"},
+        {"HORIZON_CPU_CAPABILITY": "generic"},
+        {"HORIZON_CPU_CAPABILITY": "avx2"},
+        {"HORIZON_CPU_CAPABILITY": "avx512"},
+        {"HORIZON_CPU_CAPABILITY": "vnni"},
+        {"HORIZON_CPU_CAPABILITY": "amx"},
     ],
     ids=lambda limit: "-".join(limit.values()),
 )
 def test_every_instruction_set_gives_the_same_bits(limit: dict[str, str]) -> None:
     script = "import horizon_plugin, test_ops_integer_conv as t; print(t.digest())"
-    environment = {k: v for k, v in os.environ.items() if k not in ("ATEN_CPU_CAPABILITY",)}
+    limits = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "HORIZON_CPU_CAPABILITY")
+    environment = {k: v for k, v in os.environ.items() if k not in limits}
     environment |= limit | {"PYTHONPATH": str(Path(__file__).parent)}
     run = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
     )
     assert run.stdout.strip() == digest()
+
+
+def test_an_unknown_instruction_set_is_ignored_with_a_warning() -> None:
+    script = "import horizon_plugin, horizon_plugin._C as c; print(c.cpu_capability())"
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env=os.environ | {"HORIZON_CPU_CAPABILITY": name},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        for name in ("sse", "generic")
+    ]
+    assert "must be generic, avx2, avx512, vnni or amx, got 'sse'" in runs[0].stderr
+    assert runs[1].stdout.strip() == "generic"
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4, 7, 16, 17, 64])

@@ -29,4 +29,11 @@ const GemmKernels& best_gemm_kernels() {
   return gemm_kernels();
 }
 
+const DepthwiseLayerKernels* depthwise_layer_kernels() {
+#if defined(HORIZON_HAVE_AVX512)
+  if (has_vnni()) return &avx512::depthwise_vnni_kernels();
+#endif
+  return nullptr;
+}
+
 }  // namespace horizon::cpu

@@ -57,6 +57,39 @@ void run_depthwise(const ConvProblem& p, const Phase& phase, const ConvOutput& o
   });
 }
 
+/// From codes to codes, row by row of the output.
+void run_depthwise_rows(const ConvProblem& p, const Phase& phase, const ConvOutput& output,
+                        const cpu::DepthwiseLayerKernels& kernels) {
+  const int64_t channels = p.in_channels;
+  const std::vector<uint8_t> padding(channels, static_cast<uint8_t>(p.input_zero_point));
+  cpu::DepthwiseLayer layer{phase_geometry(p, phase), phase.tap_count[0], phase.tap_count[1],
+                            padding.data(),           output.epilogue,    phase.step[1] * channels};
+  layer.epilogue.correction = phase.correction.data();
+  std::vector<uint8_t> prepared(
+      kernels.prepared_bytes(layer.tap_rows, layer.tap_columns, channels));
+  kernels.prepare(layer, p.packed + phase.taps->data, prepared.data());
+
+  const int64_t rows = p.batch * phase.size[0];
+  const int64_t blocks = (channels + kernels.block - 1) / kernels.block;
+  // A row is a small task; where there are few, blocks of channels are shared as well.
+  const int64_t parts = rows < 8 * at::get_num_threads() ? blocks : 1;
+  const int64_t cycles = std::max<int64_t>(1, phase.size[1] * channels / parts);
+  const int64_t pointers = kernels.row_span(layer) * layer.tap_rows;
+  at::parallel_for(0, rows * parts, 1 + kSerialCycles / cycles, [&](int64_t begin, int64_t end) {
+    auto* pixels = reinterpret_cast<const uint8_t**>(
+        thread_scratch(pointers * static_cast<int64_t>(sizeof(uint8_t*))));
+    for (const auto task : c10::irange(begin, end)) {
+      const int64_t row = task / parts;
+      const int64_t part = task % parts;
+      const int64_t y = phase.first[0] + row % phase.size[0] * phase.step[0];
+      const int64_t line = row / phase.size[0] * p.out_height + y;
+      kernels.run_row(layer, prepared.data(), row, blocks * part / parts,
+                      blocks * (part + 1) / parts, pixels,
+                      output.codes + (line * p.out_width + phase.first[1]) * channels);
+    }
+  });
+}
+
 /// Weights of small groups in the order of DepthwiseKernels::grouped.
 std::vector<int32_t> grouped_pairs(const ConvProblem& p, const Phase& phase, int64_t lanes) {
   const auto taps = static_cast<int64_t>(phase.tap_y.size());
@@ -111,7 +144,12 @@ void run_direct(const ConvProblem& p, const Phase& phase, const ConvOutput& outp
   if (phase.taps == nullptr) {
     run_empty(p, phase, output);
   } else if (p.layout.order == WeightOrder::kDepthwise) {
-    run_depthwise(p, phase, output);
+    const auto* kernels = cpu::depthwise_layer_kernels();
+    if (kernels != nullptr && output.codes != nullptr && output.epilogue.skip == nullptr) {
+      run_depthwise_rows(p, phase, output, *kernels);
+    } else {
+      run_depthwise(p, phase, output);
+    }
   } else {
     run_grouped(p, phase, output);
   }

@@ -46,6 +46,9 @@ void finish_sums(const ConvOutput& output, const int32_t* correction, int64_t ch
 /// Runs a phase whose layers are packed as kDepthwise or kGrouped, or that no tap reaches.
 void run_direct(const ConvProblem& p, const Phase& phase, const ConvOutput& output);
 
+/// Below so many cycles, roughly, a second thread costs more than it saves.
+inline constexpr int64_t kSerialCycles = 16384;
+
 inline int64_t rounded_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
 }  // namespace horizon::ops

@@ -153,8 +153,6 @@ void run_tasks(const Product& m, const Tiling& tiling, int64_t begin, int64_t en
 }
 
 void run_dense(const ConvProblem& p, const Phase& phase, const ConvOutput& output) {
-  // Below this a second thread costs more than it saves.
-  constexpr int64_t kSerialCycles = 16384;
   const Product m = make_product(p, phase, output);
   const Tiling tiling = choose_tiling(m);
   const int64_t tasks = tiling.count(p.weight.groups);

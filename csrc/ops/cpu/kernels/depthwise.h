@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "ops/cpu/kernels/codes.h"
 #include "ops/cpu/kernels/gemm.h"
 
 namespace horizon::cpu {
@@ -29,6 +30,41 @@ struct DepthwiseKernels {
 };
 
 HORIZON_DECLARE_KERNELS(DepthwiseKernels, depthwise_kernels);
+
+/// A depthwise convolution from codes to codes without a skip. The taps are `tap_rows` rows of
+/// `tap_columns`, in ascending order.
+struct DepthwiseLayer {
+  GatherGeometry geometry;
+  int64_t tap_rows, tap_columns;
+  const uint8_t* padding;  ///< a pixel of zero points
+  ConvEpilogue epilogue;
+  int64_t output_step;  ///< entries between the outputs of neighbours in a row
+};
+
+/// Kernels that requantize sums where they are.
+struct DepthwiseLayerKernels {
+  int64_t block;  ///< channels that are computed at once
+
+  /// Weights and constants in the kernel's order.
+  int64_t (*prepared_bytes)(int64_t tap_rows, int64_t tap_columns, int64_t channels);
+  /// `packed` is the tap class of a packed weight (ops/conv_weights.h).
+  void (*prepare)(const DepthwiseLayer& layer, const int8_t* packed, void* prepared);
+
+  /// How many pointers `run_row` needs for each row of taps.
+  int64_t (*row_span)(const DepthwiseLayer& layer);
+  /// Row `row` (of all images' rows) of the outputs, for channel blocks [begin, end). `output` is
+  /// the row's first entry.
+  void (*run_row)(const DepthwiseLayer& layer, const void* prepared, int64_t row, int64_t begin,
+                  int64_t end, const uint8_t** pixels, uint8_t* output);
+};
+
+namespace avx512 {
+/// Only where has_vnni().
+const DepthwiseLayerKernels& depthwise_vnni_kernels();
+}  // namespace avx512
+
+/// depthwise_vnni_kernels() where has_vnni(), null otherwise.
+const DepthwiseLayerKernels* depthwise_layer_kernels();
 
 inline constexpr int64_t kMaxDepthwiseTaps = 256;
 
