@@ -178,3 +178,23 @@ def test_each_base_is_refused_alike_and_the_group_before_it_is_not_fused(
     with pytest.raises(kind, match=text):
         fuse_modules(model, [["good.0", "good.1"], ["base", "bn", "add", "act"]], inplace=inplace)
     assert is_same(before, snapshot(model))
+
+
+def bare_wrapper(cls: type) -> nn.Module:
+    """A distributed wrapper around an encoder, as it is built but for its process group."""
+    wrapper = cls.__new__(cls)
+    nn.Module.__init__(wrapper)
+    wrapper.module = Encoder()
+    return wrapper
+
+
+@pytest.mark.parametrize("cls", [nn.DataParallel, nn.parallel.DistributedDataParallel])
+@pytest.mark.parametrize("names", [["conv", "bn"], ["module.conv", "module.bn"]])
+def test_distributed_wrappers_are_refused_with_the_inner_module(cls, names):
+    model = bare_wrapper(cls)
+    text = rf"the model is wrapped in {cls.__name__}: pass the inner module, model\.module"
+    with pytest.raises(FusionError, match=text):
+        fuse_modules(model, names, inplace=True)
+    assert type(model.module.conv) is nn.Conv2d
+    fuse_modules(model.module, ["conv", "bn"], inplace=True)
+    assert type(model.module.bn) is nn.Identity

@@ -7,20 +7,6 @@ from torch import Tensor, nn
 from horizon_plugin.quantization import DeQuantStub, FloatFunctional, QuantStub
 
 
-class Hardswish(nn.Sequential):
-    """Computed on floats: there is no integer form."""
-
-    def __init__(self) -> None:
-        super().__init__(DeQuantStub(), nn.Hardswish(), QuantStub())
-
-
-class Hardsigmoid(nn.Sequential):
-    """Computed on floats, likewise."""
-
-    def __init__(self) -> None:
-        super().__init__(DeQuantStub(), nn.Hardsigmoid(), QuantStub())
-
-
 class SqueezeExcite(nn.Module):
     """Scales each channel by what two 1x1 convolutions make of its mean."""
 
@@ -30,7 +16,7 @@ class SqueezeExcite(nn.Module):
         self.fc1 = nn.Conv2d(channels, squeezed, 1)
         self.activation = nn.ReLU()
         self.fc2 = nn.Conv2d(squeezed, channels, 1)
-        self.scale_activation = Hardsigmoid()
+        self.scale_activation = nn.Hardsigmoid()
         self.skip_mul = FloatFunctional()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -83,16 +69,16 @@ class MobileNetV3(nn.Module):
         super().__init__()
         self.quant = QuantStub()
         self.features = nn.Sequential(
-            conv_bn_act(3, 8, Hardswish, kernel_size=3, stride=2, padding=1),
+            conv_bn_act(3, 8, nn.Hardswish, kernel_size=3, stride=2, padding=1),
             InvertedResidualV3(8, 16, 8, 1, True, nn.ReLU),
             InvertedResidualV3(8, 24, 12, 2, False, nn.ReLU),
-            InvertedResidualV3(12, 32, 12, 1, True, Hardswish),
-            InvertedResidualV3(12, 32, 16, 2, True, Hardswish),
-            conv_bn_act(16, 32, Hardswish, kernel_size=1),
+            InvertedResidualV3(12, 32, 12, 1, True, nn.Hardswish),
+            InvertedResidualV3(12, 32, 16, 2, True, nn.Hardswish),
+            conv_bn_act(16, 32, nn.Hardswish, kernel_size=1),
         )
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.classifier = nn.Sequential(
-            nn.Linear(32, 32), Hardswish(), nn.Dropout(0.2), nn.Linear(32, classes)
+            nn.Linear(32, 32), nn.Hardswish(), nn.Dropout(0.2), nn.Linear(32, classes)
         )
         self.dequant = DeQuantStub()
 
@@ -105,7 +91,7 @@ class MobileNetV3(nn.Module):
         found = []
         for name, module in self.named_modules():
             if isinstance(module, nn.Sequential) and isinstance(module[0], nn.Conv2d):
-                members = [i for i, m in enumerate(module) if not isinstance(m, Hardswish)]
+                members = [i for i, m in enumerate(module) if not isinstance(m, nn.Hardswish)]
                 group = [f"{name}.{i}" for i in members]
                 block = self.get_submodule(name.rsplit(".", 2)[0]) if ".block." in name else None
                 if block is not None and len(module) == 2 and block.residual:
