@@ -262,8 +262,6 @@ def test_a_model_that_cannot_be_copied_is_fused_in_place_only(inplace):
     if inplace:
         fuse_modules(model, ["enc.conv", "enc.bn"], inplace=True)
         return
-    with pytest.raises(
-        FusionError, match=r"'model' must be one that .* can copy.*inplace=True"
-    ):
+    with pytest.raises(FusionError, match=r"'model' must be one that .* can copy.*inplace=True"):
         fuse_modules(model, ["enc.conv", "enc.bn"])
     assert is_same(before, snapshot(model))
