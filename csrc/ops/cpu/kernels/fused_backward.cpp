@@ -25,34 +25,56 @@ HORIZON_HD const uint8_t* mask_row(const FusedGradient<T>& args, int64_t r) {
   return kMask ? args.mask + r * args.rows.mask_stride() : nullptr;
 }
 
+/// Adds the sums of rows [begin, end) over kGroups groups of lanes from `at` on.
+template <typename T, bool kMask, bool kProduct, int kGroups>
+HORIZON_HD void sum_groups(const FusedGradient<T>& args, int64_t begin, int64_t end, int64_t at,
+                           double* sum, double* product) {
+  const int64_t stride = args.rows.length;
+  Lanes<T> first[kGroups], second[kGroups], mean[kGroups];
+  for (int j = 0; j < kGroups; ++j) {
+    first[j].fill(T(0));
+    second[j].fill(T(0));
+    if constexpr (kProduct) mean[j].load(args.mean + at + j * kLanes<T>);
+  }
+  for (int64_t r = begin; r < end; ++r) {
+    const T* grad = args.grad + r * stride;
+    const T* z = kProduct ? args.z + r * stride : nullptr;
+    const uint8_t* mask = mask_row<kMask>(args, r);
+    for (int j = 0; j < kGroups; ++j) {
+      const int64_t i = at + j * kLanes<T>;
+      Lanes<T> g, x;
+      load_gradient<T, kMask>(g, grad, mask, i);
+      first[j].add(g);
+      if constexpr (kProduct) {
+        x.load(z + i);
+        x.subtract(mean[j]);
+        second[j].add_product(g, x);
+      }
+    }
+  }
+  for (int j = 0; j < kGroups; ++j) {
+    T firsts[kLanes<T>], seconds[kLanes<T>];
+    first[j].store(firsts);
+    second[j].store(seconds);
+    for (int i = 0; i < kLanes<T>; ++i) {
+      const int64_t lane = at + j * kLanes<T> + i;
+      sum[lane] += static_cast<double>(firsts[i]);
+      if constexpr (kProduct) product[lane] += static_cast<double>(seconds[i]);
+    }
+  }
+}
+
 /// Adds the sums of rows [begin, end) over lanes [0, length) to `sum` and `product`.
 template <typename T, bool kMask, bool kProduct>
 HORIZON_HD void sum_tile(const FusedGradient<T>& args, int64_t begin, int64_t end, int64_t length,
                          double* sum, double* product) {
   const int64_t stride = args.rows.length;
   int64_t at = 0;
+  for (; at + kWideGroups * kLanes<T> <= length; at += kWideGroups * kLanes<T>) {
+    sum_groups<T, kMask, kProduct, kWideGroups>(args, begin, end, at, sum, product);
+  }
   for (; at + kLanes<T> <= length; at += kLanes<T>) {
-    Lanes<T> first, second, mean, g, x;
-    first.fill(T(0));
-    second.fill(T(0));
-    if constexpr (kProduct) mean.load(args.mean + at);
-    for (int64_t r = begin; r < end; ++r) {
-      const int64_t offset = r * stride;
-      load_gradient<T, kMask>(g, args.grad + offset, mask_row<kMask>(args, r), at);
-      first.add(g);
-      if constexpr (kProduct) {
-        x.load(args.z + offset + at);
-        x.subtract(mean);
-        second.add_product(g, x);
-      }
-    }
-    T firsts[kLanes<T>], seconds[kLanes<T>];
-    first.store(firsts);
-    second.store(seconds);
-    for (int i = 0; i < kLanes<T>; ++i) {
-      sum[at + i] += static_cast<double>(firsts[i]);
-      if constexpr (kProduct) product[at + i] += static_cast<double>(seconds[i]);
-    }
+    sum_groups<T, kMask, kProduct, 1>(args, begin, end, at, sum, product);
   }
   for (; at < length; ++at) {
     T first = 0, second = 0;

@@ -25,6 +25,14 @@ inline constexpr int kRegisterBytes = 16;
 template <typename T>
 inline constexpr int kLanes = 128 / static_cast<int>(sizeof(T));
 
+/// Groups that a walk down the rows of a tile takes side by side: as many as registers hold, so
+/// that it reads long runs of memory. A lane's sum is the same for any number.
+#if defined(__AVX512F__)
+inline constexpr int kWideGroups = 4;
+#else
+inline constexpr int kWideGroups = 1;
+#endif
+
 /// Elements of one pass over temporaries that stay in the first-level cache.
 inline constexpr int64_t kBlock = 256;
 

@@ -28,36 +28,49 @@ struct TileSums {
   T hi[kLanes<T>];
 };
 
-template <typename T, bool kVariance>
-HORIZON_HD void sum_tile(const T* x, int64_t stride, int64_t rows, TileSums<T>& out) {
-  Lanes<T> sum, lo, hi, row;
-  sum.fill(T(0));
-  lo.fill(kInfinity<T>);
-  hi.fill(-kInfinity<T>);
-  for (int64_t r = 0; r < rows; ++r) {
-    row.load(x + r * stride);
-    if constexpr (kVariance) sum.add(row);
-    lo.lower(row);
-    hi.raise(row);
+/// The sums of kGroups neighbouring groups of lanes, one entry of `out` each.
+template <typename T, bool kVariance, int kGroups>
+HORIZON_HD void sum_tile(const T* x, int64_t stride, int64_t rows, TileSums<T>* out) {
+  Lanes<T> sum[kGroups], lo[kGroups], hi[kGroups], row;
+  for (int j = 0; j < kGroups; ++j) {
+    sum[j].fill(T(0));
+    lo[j].fill(kInfinity<T>);
+    hi[j].fill(-kInfinity<T>);
   }
-  lo.store(out.lo);
-  hi.store(out.hi);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int j = 0; j < kGroups; ++j) {
+      row.load(x + r * stride + j * kLanes<T>);
+      if constexpr (kVariance) sum[j].add(row);
+      lo[j].lower(row);
+      hi[j].raise(row);
+    }
+  }
+  for (int j = 0; j < kGroups; ++j) {
+    lo[j].store(out[j].lo);
+    hi[j].store(out[j].hi);
+  }
   if constexpr (kVariance) {
     const T inverse = T(1) / static_cast<T>(rows);
-    Lanes<T> mean, first, second;
-    mean.fill(inverse);
-    for (int i = 0; i < Lanes<T>::kCount; ++i) mean.v[i] *= sum.v[i];
-    first.fill(T(0));
-    second.fill(T(0));
-    for (int64_t r = 0; r < rows; ++r) {
-      row.load(x + r * stride);
-      row.subtract(mean);
-      first.add(row);
-      second.add_product(row, row);
+    Lanes<T> mean[kGroups], first[kGroups], second[kGroups];
+    for (int j = 0; j < kGroups; ++j) {
+      mean[j].fill(inverse);
+      for (int i = 0; i < Lanes<T>::kCount; ++i) mean[j].v[i] *= sum[j].v[i];
+      first[j].fill(T(0));
+      second[j].fill(T(0));
     }
-    mean.store(out.mean);
-    first.store(out.first);
-    second.store(out.second);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int j = 0; j < kGroups; ++j) {
+        row.load(x + r * stride + j * kLanes<T>);
+        row.subtract(mean[j]);
+        first[j].add(row);
+        second[j].add_product(row, row);
+      }
+    }
+    for (int j = 0; j < kGroups; ++j) {
+      mean[j].store(out[j].mean);
+      first[j].store(out[j].first);
+      second[j].store(out[j].second);
+    }
   }
 }
 
@@ -88,11 +101,18 @@ HORIZON_HD void merge_tile(const TileSums<T>& tile, int64_t lanes, double seen, 
 template <typename T, bool kVariance>
 HORIZON_HD void merge_rows(const T* x, int64_t stride, int64_t rows, int64_t length, double seen,
                            const FusedMoments<T>& out) {
-  TileSums<T> tile;
+  TileSums<T> tiles[kWideGroups];
   int64_t at = 0;
+  for (; at + kWideGroups * kLanes<T> <= length; at += kWideGroups * kLanes<T>) {
+    sum_tile<T, kVariance, kWideGroups>(x + at, stride, rows, tiles);
+    for (int j = 0; j < kWideGroups; ++j) {
+      merge_tile<T, kVariance>(tiles[j], kLanes<T>, seen, static_cast<double>(rows), out,
+                               at + j * kLanes<T>);
+    }
+  }
   for (; at + kLanes<T> <= length; at += kLanes<T>) {
-    sum_tile<T, kVariance>(x + at, stride, rows, tile);
-    merge_tile<T, kVariance>(tile, kLanes<T>, seen, static_cast<double>(rows), out, at);
+    sum_tile<T, kVariance, 1>(x + at, stride, rows, tiles);
+    merge_tile<T, kVariance>(tiles[0], kLanes<T>, seen, static_cast<double>(rows), out, at);
   }
   if (at == length) return;
   T padded[kMaxTileRows * kLanes<T>];
@@ -102,8 +122,8 @@ HORIZON_HD void merge_rows(const T* x, int64_t stride, int64_t rows, int64_t len
       padded[r * kLanes<T> + i] = i < left ? x[r * stride + at + i] : T(0);
     }
   }
-  sum_tile<T, kVariance>(padded, kLanes<T>, rows, tile);
-  merge_tile<T, kVariance>(tile, left, seen, static_cast<double>(rows), out, at);
+  sum_tile<T, kVariance, 1>(padded, kLanes<T>, rows, tiles);
+  merge_tile<T, kVariance>(tiles[0], left, seen, static_cast<double>(rows), out, at);
 }
 
 template <typename T, bool kVariance>
