@@ -238,20 +238,26 @@ def _tensors_of(args: tuple, kwargs: dict) -> Iterator[Any]:
             yield value
 
 
+def _refuse_codes(func: Callable[..., Any], args: tuple, kwargs: dict) -> None:
+    for value in _tensors_of(args, kwargs):
+        tag = get_tag(value)
+        if tag is not None and tag[0] == "codes":
+            op = name_of(func)
+            raise RuntimeError(
+                f"'{op}' ran on the quantized result of '{tag[4]}' (uint8 codes): {remedy_for(op)}"
+            )
+
+
 def lose(func: Callable[..., Any], out: Any, args: tuple, kwargs: dict) -> Any:
     """Mark the result of a function that leaves the grid; refuse it on codes."""
     if not isinstance(out, (Tensor, tuple, list)):
         return out
+    _refuse_codes(func, args, kwargs)
     origin = None
     for value in _tensors_of(args, kwargs):
         tag = get_tag(value)
         if tag is None or tag[0] == "off":
             continue
-        if tag[0] == "codes":
-            op = name_of(func)
-            raise RuntimeError(
-                f"'{op}' ran on the quantized result of '{tag[4]}' (uint8 codes): {remedy_for(op)}"
-            )
         if origin is None or tag[0] == "lost":
             origin = tag
     if origin is None:
@@ -268,4 +274,9 @@ def lose(func: Callable[..., Any], out: Any, args: tuple, kwargs: dict) -> Any:
 
 def other(func: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
     """Run a function that keeps no grid."""
-    return lose(func, func(*args, **kwargs), args, kwargs)
+    try:
+        out = func(*args, **kwargs)
+    except (RuntimeError, TypeError, NotImplementedError):
+        _refuse_codes(func, args, kwargs)  # says more than what torch has against uint8
+        raise
+    return lose(func, out, args, kwargs)

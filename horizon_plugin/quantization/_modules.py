@@ -92,6 +92,8 @@ def is_passing(module: nn.Module) -> bool:
     """Whether the module keeps the grid of its input."""
     if type(module) is nn.Upsample:
         return module.mode in ("nearest", "nearest-exact")
+    if type(module) is nn.Sequential and len(module) == 0:
+        return True
     return type(module) in PASSING or isinstance(module, Placeholder)
 
 

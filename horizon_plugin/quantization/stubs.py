@@ -59,6 +59,15 @@ class DeQuantStub(nn.Module):
         return x
 
 
+def _check_device(path: str, x: Tensor, scale: Tensor) -> None:
+    with torch._C.DisableTorchFunction():
+        if x.device != scale.device:
+            raise ValueError(
+                f"{path}: 'x' must be on {scale.device}, where the model is, got {x.device}: move "
+                "one of them"
+            )
+
+
 class PreparedQuantStub(PreparedLayer, nn.Module):
     """Observes and fake-quantizes what enters the quantized part."""
 
@@ -83,6 +92,7 @@ class PreparedQuantStub(PreparedLayer, nn.Module):
             raise TypeError(
                 f"{self._path}: 'x' must be a floating-point tensor, got {type(x).__name__}"
             )
+        _check_device(self._path, x, self.activation_post_process.scale)
         try:
             return self.activation_post_process.quantize_and_tag(x, self._path)
         except (ValueError, TypeError, RuntimeError) as error:
@@ -120,6 +130,7 @@ class ConvertedQuantStub(ConvertedLayer, nn.Module):
                 f"{self._path}: 'x' must be a floating-point tensor, got {type(x).__name__}"
             )
         with torch._C.DisableTorchFunction():
+            _check_device(self._path, x, self.scale)
             try:
                 q = torch.ops.horizon.quantize(x, self.scale, self.zero_point)
             except (ValueError, TypeError, RuntimeError) as error:
