@@ -12,6 +12,7 @@
 #include "ops/quantized_binary.h"
 #include "ops/quantized_cat.h"
 #include "ops/quantized_conv.h"
+#include "ops/quantized_lookup.h"
 #include "ops/quantized_max_pool.h"
 #include "ops/quantized_pool.h"
 #include "ops/straight_through.h"

@@ -7,6 +7,7 @@
 #include "ops/cpu/kernels/fake_quantize.h"
 #include "ops/cpu/kernels/fused.h"
 #include "ops/cpu/kernels/gemm.h"
+#include "ops/cpu/kernels/lookup.h"
 #include "ops/cpu/kernels/max_pool.h"
 #include "ops/cpu/kernels/observe.h"
 
@@ -18,6 +19,7 @@ HORIZON_DEFINE_SELECTOR(ElementwiseKernels, elementwise_kernels);
 HORIZON_DEFINE_SELECTOR(FakeQuantizeKernels, fake_quantize_kernels);
 HORIZON_DEFINE_SELECTOR(FusedKernels, fused_kernels);
 HORIZON_DEFINE_SELECTOR(GemmKernels, gemm_kernels);
+HORIZON_DEFINE_SELECTOR(LookupKernels, lookup_kernels);
 HORIZON_DEFINE_SELECTOR(MaxPoolKernels, max_pool_kernels);
 HORIZON_DEFINE_SELECTOR(ObserveKernels, observe_kernels);
 
