@@ -17,6 +17,7 @@ set(HORIZON_KERNEL_SOURCES
     csrc/ops/cpu/kernels/codes.cpp
     csrc/ops/cpu/kernels/average_pool.cpp
     csrc/ops/cpu/kernels/elementwise.cpp
+    csrc/ops/cpu/kernels/lookup.cpp
     csrc/ops/cpu/kernels/max_pool.cpp)
 
 # Ops: checked entries and schemas, and their backends.
@@ -58,6 +59,7 @@ set(HORIZON_OP_SOURCES
     csrc/ops/quantized_affine.cpp
     csrc/ops/quantized_binary.cpp
     csrc/ops/quantized_cat.cpp
+    csrc/ops/quantized_lookup.cpp
     csrc/ops/quantized_max_pool.cpp
     csrc/ops/quantized_pool.cpp
     csrc/ops/autograd/quantized.cpp
@@ -65,6 +67,7 @@ set(HORIZON_OP_SOURCES
     csrc/ops/meta/quantized_binary.cpp
     csrc/ops/meta/quantized_cat.cpp
     csrc/ops/meta/quantized_conv.cpp
+    csrc/ops/meta/quantized_lookup.cpp
     csrc/ops/meta/quantized_max_pool.cpp
     csrc/ops/meta/quantized_pool.cpp
     csrc/ops/cpu/nhwc.cpp
@@ -74,6 +77,7 @@ set(HORIZON_OP_SOURCES
     csrc/ops/cpu/thread_scratch.cpp
     csrc/ops/cpu/conv_packing.cpp
     csrc/ops/cpu/quantized_conv.cpp
+    csrc/ops/cpu/quantized_lookup.cpp
     csrc/ops/cpu/quantized_max_pool.cpp
     csrc/ops/cpu/quantized_pool.cpp
     csrc/ops/cpu/quantized_conv_direct.cpp
