@@ -161,6 +161,7 @@ set(HORIZON_TEST_SOURCES
     tests/cpp/test_quant_arithmetic.cpp
     tests/cpp/test_quant_kernels.cpp
     tests/cpp/test_quant_ops.cpp
+    tests/cpp/test_jit_partition.cpp
     tests/cpp/test_fuse_patterns.cpp
     tests/cpp/test_fuse_planner.cpp
     tests/cpp/test_fuse_discover.cpp)

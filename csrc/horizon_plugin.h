@@ -2,6 +2,9 @@
 
 // Everything a C++ program uses. Linking the library is enough to run TorchScript files that hold
 // its operators (torch.ops.horizon); the headers below declare them for direct calls.
+#include "jit/groups.h"
+#include "jit/partition.h"
+#include "ops/annotation.h"
 #include "ops/codes_io.h"
 #include "ops/fake_quantize.h"
 #include "ops/fold_batch_norm.h"

@@ -127,7 +127,7 @@ void bind_jit(py::module_& m) {
         "Partitions a copy of the graph, or the graph itself, and returns it.");
   m.def(
       "jit_freeze",
-      [](const Module& module) { return translated([&] { return jit::freeze(module); }); },
+      [](const Module& module) { return translated([&] { return jit::prepare_module(module); }); },
       py::arg("module"), "A frozen copy, conv-bn folded.");
   m.def(
       "jit_clone", [](const Module& module) { return module.clone(); }, py::arg("module"),

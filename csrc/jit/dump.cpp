@@ -48,7 +48,11 @@ bool holds_tensors(const Value* value) {
 class Printer {
  public:
   std::string print(Graph& graph) {
-    for (const Value* input : graph.inputs()) names_[input] = c10::str("%", input->debugName());
+    for (const Value* input : graph.inputs()) {
+      // Numbers are the names of results.
+      names_[input] = input->hasDebugName() ? c10::str("%", input->debugName())
+                                            : c10::str("%input", input->offset());
+    }
     print_nodes(graph.block(), "");
     out_ << "return " << list(graph.outputs()) << "\n";
     return out_.str();

@@ -108,7 +108,7 @@ std::shared_ptr<Graph> extract(const Group& group) {
   auto graph = std::make_shared<Graph>();
   std::unordered_map<Value*, Value*> values;
   for (Value* entry : group.entries) {
-    values[entry] = graph->addInput()->setType(entry->type());
+    values[entry] = graph->addInput("entry")->setType(entry->type());
   }
   const std::function<Value*(Value*)> value_of = [&](Value* value) {
     const auto found = values.find(value);

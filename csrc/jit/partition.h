@@ -56,7 +56,7 @@ PartitionReport partition_inplace(const std::shared_ptr<torch::jit::Graph>& grap
 /// conv-bn is folded (and nothing else); a module that is frozen already is copied only.
 ///
 /// ValueError for a module in training mode.
-torch::jit::Module freeze(const torch::jit::Module& module);
+torch::jit::Module prepare_module(const torch::jit::Module& module);
 
 /// Removes every annotation from `graph`, and the record of a partition.
 void strip_annotations(const std::shared_ptr<torch::jit::Graph>& graph);

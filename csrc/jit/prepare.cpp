@@ -57,7 +57,7 @@ void prepare_graph(const std::shared_ptr<Graph>& graph) {
   check_eval_mode(all_nodes(*graph));
 }
 
-torch::jit::Module freeze(const torch::jit::Module& module) {
+torch::jit::Module prepare_module(const torch::jit::Module& module) {
   // A frozen module has no attribute `training` left, and cannot be frozen again.
   if (!module.hasattr("training")) return module.clone();
   HORIZON_CHECK_VALUE(!module.is_training(), "partition", "obj", "in eval mode",

@@ -183,7 +183,7 @@ def report(obj: Any) -> PartitionReport:
         anchors=tuple(anchors),
         annotate_outputs=outputs,
         convolutions=tuple(ConvolutionReport(*row) for row in rows),
-        text=_C.jit_report_text(graph),
+        text=_C.jit_report_text(graph).rstrip(),
     )
 
 
