@@ -74,6 +74,7 @@ set(HORIZON_OP_SOURCES
     csrc/ops/cpu/quantized_affine.cpp
     csrc/ops/cpu/quantized_binary.cpp
     csrc/ops/cpu/quantized_cat.cpp
+    csrc/ops/cpu/kernel_log.cpp
     csrc/ops/cpu/thread_scratch.cpp
     csrc/ops/cpu/conv_packing.cpp
     csrc/ops/cpu/quantized_conv.cpp

@@ -5,6 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -162,3 +166,28 @@ def test_a_packed_weight_survives_a_file() -> None:
     torch.save(packed, file)
     file.seek(0)
     assert torch.equal(torch.load(file), packed)
+
+
+def test_the_log_names_the_kernel_of_each_kind_of_layer_once() -> None:
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from integer_reference import Group, codes, weights\n"
+        "import horizon_plugin\n"
+        "for _ in range(2):\n"
+        "    Group(codes(1, 4, 6, 6), weights(4, 4, 3, 3)).run()\n"
+        "    Group(codes(1, 32, 6, 6), weights(32, 1, 3, 3), groups=32).run()\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script, str(Path(__file__).parent)],
+        env=os.environ | {"HORIZON_LOG": "1", "HORIZON_CPU_CAPABILITY": "generic"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [line for line in run.stderr.splitlines() if line.startswith("horizon: ")]
+    assert lines == [
+        "horizon: quantized_conv base 0: 1x4x6x6 to 4 channels, 3x3 taps, stride 1x1, groups 1: "
+        "generic",
+        "horizon: quantized_conv base 0: 1x32x6x6 to 32 channels, 3x3 taps, stride 1x1, groups 32: "
+        "depthwise",
+    ]

@@ -142,15 +142,19 @@ void run_empty(const ConvProblem& p, const Phase& phase, const ConvOutput& outpu
 
 void run_direct(const ConvProblem& p, const Phase& phase, const ConvOutput& output) {
   if (phase.taps == nullptr) {
+    log_phase(p, phase, "no taps");
     run_empty(p, phase, output);
   } else if (p.layout.order == WeightOrder::kDepthwise) {
     const auto* kernels = cpu::depthwise_layer_kernels();
     if (kernels != nullptr && output.codes != nullptr && output.epilogue.skip == nullptr) {
+      log_phase(p, phase, "depthwise, vnni");
       run_depthwise_rows(p, phase, output, *kernels);
     } else {
+      log_phase(p, phase, "depthwise");
       run_depthwise(p, phase, output);
     }
   } else {
+    log_phase(p, phase, "small groups");
     run_grouped(p, phase, output);
   }
 }

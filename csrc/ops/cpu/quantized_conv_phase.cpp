@@ -1,10 +1,13 @@
 #include "ops/cpu/quantized_conv_phase.h"
 
+#include <c10/util/StringUtil.h>
 #include <c10/util/irange.h>
 
 #include <algorithm>
 #include <cstring>
 #include <optional>
+
+#include "ops/cpu/kernel_log.h"
 
 namespace horizon::ops {
 namespace {
@@ -121,6 +124,15 @@ void row_positions(const ConvProblem& p, const Phase& phase, int64_t first, int6
     i = 0;
     ++n;
   }
+}
+
+void log_phase(const ConvProblem& p, const Phase& phase, const char* kernel) {
+  if (!kernel_log_enabled()) return;
+  const WeightShape& w = p.weight;
+  log_kernel(c10::str("quantized_conv base ", w.base, ": ", p.batch, "x", p.in_channels, "x",
+                      p.height, "x", p.width, " to ", w.out_channels, " channels, ",
+                      phase.tap_count[0], "x", phase.tap_count[1], " taps, stride ", p.stride[0],
+                      "x", p.stride[1], ", groups ", w.groups, ": ", kernel));
 }
 
 void finish_sums(const ConvOutput& output, const int32_t* correction, int64_t channel,

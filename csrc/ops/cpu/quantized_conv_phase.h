@@ -43,6 +43,9 @@ void finish_sums(const ConvOutput& output, const int32_t* correction, int64_t ch
                  const int32_t* acc, int64_t acc_stride, int64_t rows, int64_t columns,
                  const int64_t* position);
 
+/// Says which kernel the phase takes, where HORIZON_LOG asks for that.
+void log_phase(const ConvProblem& p, const Phase& phase, const char* kernel);
+
 /// Runs a phase whose layers are packed as kDepthwise or kGrouped, or that no tap reaches.
 void run_direct(const ConvProblem& p, const Phase& phase, const ConvOutput& output);
 

@@ -154,6 +154,7 @@ void run_tasks(const Product& m, const Tiling& tiling, int64_t begin, int64_t en
 
 void run_dense(const ConvProblem& p, const Phase& phase, const ConvOutput& output) {
   const Product m = make_product(p, phase, output);
+  log_phase(p, phase, m.kernels.name);
   const Tiling tiling = choose_tiling(m);
   const int64_t tasks = tiling.count(p.weight.groups);
   const int64_t cycles =

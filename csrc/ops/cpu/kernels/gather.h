@@ -49,6 +49,12 @@ struct PlainEntry {
     for (; c < count && end - from >= c + 32; c += 32) std::memcpy(to + c, from + c, 32);
     for (; c < count; ++c) to[c] = from[c];
   }
+  /// Reads and writes up to kReach bytes from a multiple of them on.
+  static constexpr int64_t kReach = 32;
+  static HORIZON_INLINE void copy_freely(const uint8_t* from, int64_t count, int32_t /*zero_point*/,
+                                         uint8_t* to) {
+    for (int64_t c = 0; c < count; c += kReach) std::memcpy(to + c, from + c, kReach);
+  }
   static HORIZON_INLINE void pad(int64_t count, int32_t zero_point, uint8_t* to) {
     for (int64_t c = 0; c < count; ++c) to[c] = static_cast<uint8_t>(zero_point);
   }
@@ -63,39 +69,106 @@ struct CentredEntry {
     const auto z = static_cast<int16_t>(zero_point);
     for (int64_t c = 0; c < count; ++c) to[c] = static_cast<int16_t>(from[c] - z);
   }
+  static constexpr int64_t kReach = 1;
+  static HORIZON_INLINE void copy_freely(const uint8_t* from, int64_t count, int32_t zero_point,
+                                         int16_t* to) {
+    copy(from, count, nullptr, zero_point, to);
+  }
   static HORIZON_INLINE void pad(int64_t count, int32_t /*zero_point*/, int16_t* to) {
     for (int64_t c = 0; c < count; ++c) to[c] = 0;
   }
 };
 
+/// The rows of a line of the grid whose taps all lie inside the image, without a test for each.
 template <typename Entry>
-void gather_rows(const GatherGeometry& g, int64_t first, int64_t rows, void* a) {
+class InsideRows {
+ public:
   using Type = typename Entry::Type;
-  auto* out = static_cast<Type*>(a);
-  const int64_t channels = g.group_channels;
-  const int64_t used = g.taps * channels;
-  GridPosition at(g, first);
-  for (int64_t r = 0; r < rows; ++r, at.advance(g), out += g.depth) {
-    const int64_t y0 = at.i * g.step_y;
-    const int64_t x0 = at.j * g.step_x;
-    Type* to = out;
-    for (int64_t t = 0; t < g.taps; t += g.run) {
-      const int64_t y = y0 + g.tap_y[t];
-      const int64_t x = x0 + g.tap_x[t];
-      if (inside(y, g.height) && x >= 0 && x + g.run <= g.width) {
-        Entry::copy(codes_at(g, at.n, y, x), g.run * channels, g.input_end, g.zero_point, to);
-        to += g.run * channels;
-        continue;
+
+  HORIZON_INLINE explicit InsideRows(const GatherGeometry& g)
+      : g_(g), runs_(g.taps / g.run), entries_(g.run * g.group_channels) {
+    int64_t low = g.tap_x[0];
+    int64_t high = low;
+    for (int64_t t = 0; t < g.taps; ++t) {
+      low = g.tap_x[t] < low ? g.tap_x[t] : low;
+      high = g.tap_x[t] > high ? g.tap_x[t] : high;
+    }
+    first_ = low < 0 ? (-low + g.step_x - 1) / g.step_x : 0;
+    end_ = g.width > high ? (g.width - 1 - high) / g.step_x + 1 : 0;
+    end_ = end_ < g.grid_width ? end_ : g.grid_width;
+  }
+
+  /// Writes rows from a position on and returns how many of at most `rows`: none where this one's
+  /// taps leave the image.
+  HORIZON_INLINE int64_t gather(const GridPosition& at, int64_t rows, Type* out) const {
+    if (runs_ > kMaxRuns || at.j < first_ || at.j >= end_) return 0;
+    const int64_t count = end_ - at.j < rows ? end_ - at.j : rows;
+    const int64_t step = g_.step_x * g_.channels;
+    const int64_t reach =
+        (count - 1) * step + (entries_ + Entry::kReach - 1) / Entry::kReach * Entry::kReach;
+    const uint8_t* from[kMaxRuns];
+    for (int64_t t = 0; t < runs_; ++t) {
+      const int64_t y = at.i * g_.step_y + g_.tap_y[t * g_.run];
+      if (!inside(y, g_.height)) return 0;
+      from[t] = codes_at(g_, at.n, y, at.j * g_.step_x + g_.tap_x[t * g_.run]);
+      if (g_.input_end - from[t] < reach) return 0;
+    }
+    for (int64_t r = 0; r < count; ++r, out += g_.depth) {
+      Type* to = out;
+      for (int64_t t = 0; t < runs_; ++t, to += entries_) {
+        Entry::copy_freely(from[t] + r * step, entries_, g_.zero_point, to);
       }
-      for (int64_t u = 0; u < g.run; ++u, to += channels) {
-        if (inside(y, g.height) && inside(x + u, g.width)) {
-          Entry::copy(codes_at(g, at.n, y, x + u), channels, g.input_end, g.zero_point, to);
-        } else {
-          Entry::pad(channels, g.zero_point, to);
-        }
+      for (; to < out + g_.depth; ++to) *to = 0;
+    }
+    return count;
+  }
+
+ private:
+  static constexpr int64_t kMaxRuns = 16;
+  const GatherGeometry& g_;
+  int64_t runs_, entries_, first_, end_;
+};
+
+/// One row, tap by tap.
+template <typename Entry>
+HORIZON_INLINE void gather_row(const GatherGeometry& g, const GridPosition& at,
+                               typename Entry::Type* out) {
+  const int64_t channels = g.group_channels;
+  auto* to = out;
+  for (int64_t t = 0; t < g.taps; t += g.run) {
+    const int64_t y = at.i * g.step_y + g.tap_y[t];
+    const int64_t x = at.j * g.step_x + g.tap_x[t];
+    if (inside(y, g.height) && x >= 0 && x + g.run <= g.width) {
+      Entry::copy(codes_at(g, at.n, y, x), g.run * channels, g.input_end, g.zero_point, to);
+      to += g.run * channels;
+      continue;
+    }
+    for (int64_t u = 0; u < g.run; ++u, to += channels) {
+      if (inside(y, g.height) && inside(x + u, g.width)) {
+        Entry::copy(codes_at(g, at.n, y, x + u), channels, g.input_end, g.zero_point, to);
+      } else {
+        Entry::pad(channels, g.zero_point, to);
       }
     }
-    for (int64_t k = used; k < g.depth; ++k) out[k] = 0;
+  }
+  for (; to < out + g.depth; ++to) *to = 0;
+}
+
+template <typename Entry>
+void gather_rows(const GatherGeometry& g, int64_t first, int64_t rows, void* a) {
+  auto* out = static_cast<typename Entry::Type*>(a);
+  const InsideRows<Entry> inside_rows(g);
+  GridPosition at(g, first);
+  while (rows > 0) {
+    int64_t count = inside_rows.gather(at, rows, out);
+    if (count == 0) {
+      gather_row<Entry>(g, at, out);
+      count = 1;
+    }
+    at.j += count - 1;
+    at.advance(g);
+    rows -= count;
+    out += count * g.depth;
   }
 }
 
