@@ -59,7 +59,7 @@ def load(path: str | os.PathLike[str], map_location: Any = None) -> torch.jit.Sc
     if not os.path.isfile(name):
         raise FileNotFoundError(f"load: 'path' must be a file, got {name!r}")
     try:
-        reader = torch._C.PyTorchFileReader(name)
+        reader: Any = torch._C.PyTorchFileReader(name)
     except RuntimeError as error:
         raise RuntimeError(f"load: {name} is no TorchScript file") from error
     entry = f"extra/{_ENTRY}"

@@ -51,7 +51,7 @@ def wrap(module: Any) -> torch.jit.ScriptModule:
         return torch.jit._recursive.wrap_cpp_module(module)
 
 
-def with_graph(obj: T, change: Callable[[torch.Graph], torch.Graph]) -> T:
+def with_graph(obj: Any, change: Callable[[torch.Graph], torch.Graph]) -> Any:
     """An object of the same kind whose graph is what `change` makes of a Graph's or function's."""
     graph = change(graph_of(obj))
     if isinstance(obj, torch.Graph):

@@ -117,7 +117,7 @@ def partition(
             "partition: 'inplace' must be False for a module that is not frozen, as freezing makes "
             "a new one, got True; or pass prepare=False"
         )
-    target = obj
+    target: Any = obj
     if not inplace:
         target = wrap(_C.jit_freeze(obj._c) if prepare else _C.jit_clone(obj._c))
     _C.jit_partition(graph_of(target), options, True)
@@ -165,7 +165,7 @@ def strip(obj: T) -> T:
             return copy
 
         return with_graph(obj, stripped)
-    target = wrap(_C.jit_clone(obj._c))
+    target: Any = wrap(_C.jit_clone(obj._c))
     _C.jit_strip(graph_of(target))
     if target._c.hasattr(_ATTRIBUTE):
         target._c.setattr(_ATTRIBUTE, "")

@@ -152,6 +152,29 @@ def test_a_backend_that_returns_something_else_is_refused(result, error, text):
         jit.delegate(made, result)
 
 
+def test_functions_and_graphs_come_back_as_what_they_were():
+    weight = torch.randn(4, 3, 3, 3)
+
+    def compute(x: Tensor, w: Tensor) -> Tensor:
+        return torch.nn.functional.conv2d(x, w).relu()
+
+    x = torch.randn(1, 3, 8, 8)
+    script = traced(compute, x, weight)
+    before = str(script.graph)
+    made = jit.partition(script)
+    assert isinstance(made, torch.jit.ScriptFunction)
+    assert made.name == script.name
+    assert torch.equal(made(x, weight), script(x, weight))
+    assert jit.report(made).convolutions[0].status == "quantized"
+    assert "annotation" not in jit.dump(jit.strip(made))
+    assert isinstance(jit.partition(script.graph), torch.Graph)
+    (group,) = jit.groups(made)
+    assert torch.equal(group.function()(x, weight), made(x, weight))
+    assert str(script.graph) == before
+    with pytest.raises(TypeError, match="must be a partitioned ScriptModule, got ScriptFunction"):
+        jit.delegate(made)
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_groups_of_a_prepared_model_are_its_fused_modules(name):
     torch.manual_seed(0)
