@@ -9,6 +9,7 @@
 #include "ops/cpu/fused_codes.h"
 #include "ops/cpu/fused_convolution.h"
 #include "ops/cpu/fused_passes.h"
+#include "ops/cpu/fused_scratch.h"
 #include "ops/cpu/fused_vectors.h"
 #include "ops/fused.h"
 #include "ops/fused_shapes.h"
@@ -262,6 +263,7 @@ FusedForward forward(const FusedArgs& args, const FusedPlan& plan) {
   result.mask = none(at::kByte);
   result.codes = none(at::kByte);
   result.moments = none(statistics);
+  if (plan.save_z || plan.save_codes) release_scratch();
   const bool on_codes = computes_on_codes(args);
   InputCodes input_codes{};
   if (plan.save_codes || on_codes) {

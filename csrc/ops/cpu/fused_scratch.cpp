@@ -8,6 +8,14 @@
 #include <array>
 
 namespace horizon::ops {
+namespace {
+
+std::array<at::Tensor, 2>& thread_buffers() {
+  thread_local std::array<at::Tensor, 2> buffers;
+  return buffers;
+}
+
+}  // namespace
 
 at::Tensor scratch_tensor(Scratch use, at::IntArrayRef sizes, at::IntArrayRef strides,
                           at::ScalarType type) {
@@ -16,8 +24,7 @@ at::Tensor scratch_tensor(Scratch use, at::IntArrayRef sizes, at::IntArrayRef st
   const int64_t bytes =
       c10::multiply_integers(sizes) * static_cast<int64_t>(c10::elementSize(type));
   if (bytes == 0 || bytes > kMostBytes) return at::empty_strided(sizes, strides, options);
-  thread_local std::array<at::Tensor, 2> buffers;
-  at::Tensor& buffer = buffers[static_cast<size_t>(use)];
+  at::Tensor& buffer = thread_buffers()[static_cast<size_t>(use)];
   // The buffer outlives the mode that it is made in.
   c10::InferenceMode guard(false);
   if (!buffer.defined() || buffer.numel() < bytes) {
@@ -25,6 +32,10 @@ at::Tensor scratch_tensor(Scratch use, at::IntArrayRef sizes, at::IntArrayRef st
     buffer = at::empty({bytes}, at::device(at::kCPU).dtype(at::kByte));
   }
   return at::from_blob(buffer.mutable_data_ptr(), sizes, strides, options);
+}
+
+void release_scratch() {
+  for (at::Tensor& buffer : thread_buffers()) buffer.reset();
 }
 
 }  // namespace horizon::ops
