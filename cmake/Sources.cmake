@@ -171,4 +171,5 @@ set(HORIZON_TEST_SOURCES
 set(HORIZON_NN_TEST_SOURCES
     tests/cpp/test_nn_family.cpp
     tests/cpp/test_nn_fuse.cpp
+    tests/cpp/test_nn_layouts.cpp
     tests/cpp/test_nn_quantize.cpp)
