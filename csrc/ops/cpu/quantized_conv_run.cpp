@@ -61,14 +61,19 @@ Product make_product(const ConvProblem& p, const Phase& phase, const ConvOutput&
 /// Threads share the rows, and where there are fewer rows than columns the columns: each then reads
 /// its part of the weights once.
 Tiling choose_tiling(const Product& m) {
-  constexpr int64_t kMaxRows = 144;
+  constexpr int64_t kMaxRows = 288;
+  constexpr int64_t kFirstCache = 40 * 1024;
   const int64_t step = m.kernels.row_chunk;
   const int64_t threads = at::get_num_threads();
   const int64_t groups = m.p.weight.groups;
   int64_t most = std::max(step, m.kernels.tile_bytes / m.a_stride / step * step);
-  // Weights that do not stay in the cache are read once for every block of rows.
-  const bool streamed = m.p.weight.group_out * m.depth > m.kernels.tile_bytes;
-  if (!streamed) most = std::min(most, std::max(step, kMaxRows / step * step));
+  const int64_t weight_bytes = m.p.weight.group_out * m.depth;
+  if (!m.direct && weight_bytes <= kFirstCache) {
+    // So few weights are near in any case; gathered codes are to stay in the first cache.
+    most = std::min(most, std::max(step, kFirstCache / 2 / m.a_stride / step * step));
+  } else if (weight_bytes <= m.kernels.tile_bytes) {
+    most = std::min(most, std::max(step, kMaxRows / step * step));
+  }  // Others do not stay in the second cache, and are read once for every block of rows.
   Tiling t{0, (m.total + most - 1) / most, 1};
   if (groups < threads && m.p.weight.group_out > m.total) {
     t.column_tasks = std::min(m.panels, threads);

@@ -53,7 +53,12 @@ struct PlainEntry {
   static constexpr int64_t kReach = 32;
   static HORIZON_INLINE void copy_freely(const uint8_t* from, int64_t count, int32_t /*zero_point*/,
                                          uint8_t* to) {
-    for (int64_t c = 0; c < count; c += kReach) std::memcpy(to + c, from + c, kReach);
+    int64_t c = 0;
+    for (; c + 64 <= count; c += 64) std::memcpy(to + c, from + c, 64);
+    for (; c < count; c += kReach) std::memcpy(to + c, from + c, kReach);
+  }
+  static HORIZON_INLINE void clear_freely(int64_t count, uint8_t* to) {
+    for (int64_t c = 0; c < count; c += kReach) std::memset(to + c, 0, kReach);
   }
   static HORIZON_INLINE void pad(int64_t count, int32_t zero_point, uint8_t* to) {
     for (int64_t c = 0; c < count; ++c) to[c] = static_cast<uint8_t>(zero_point);
@@ -74,6 +79,7 @@ struct CentredEntry {
                                          int16_t* to) {
     copy(from, count, nullptr, zero_point, to);
   }
+  static HORIZON_INLINE void clear_freely(int64_t count, int16_t* to) { pad(count, 0, to); }
   static HORIZON_INLINE void pad(int64_t count, int32_t /*zero_point*/, int16_t* to) {
     for (int64_t c = 0; c < count; ++c) to[c] = 0;
   }
@@ -118,7 +124,7 @@ class InsideRows {
       for (int64_t t = 0; t < runs_; ++t, to += entries_) {
         Entry::copy_freely(from[t] + r * step, entries_, g_.zero_point, to);
       }
-      for (; to < out + g_.depth; ++to) *to = 0;
+      Entry::clear_freely(out + g_.depth - to, to);
     }
     return count;
   }
