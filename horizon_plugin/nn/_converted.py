@@ -95,7 +95,12 @@ class ConvertedBody(ConvertedLayer, nn.Module):
         activation: int,
         doubled: bool,
     ) -> Tensor:
-        factor, offset = self.bn_scale, self.bias
+        if torch.jit.is_scripting():
+            packed, weight_scale = self.packed_weight, self.weight_scale
+            factor, offset = self.bn_scale, self.bias
+            scale, zero_point = self.scale, self.zero_point
+        else:
+            packed, weight_scale, factor, offset, scale, zero_point = self._tensors()
         if doubled:
             factor, offset = factor * 2.0, offset * 2.0
         if self.pads_first:
@@ -104,16 +109,16 @@ class ConvertedBody(ConvertedLayer, nn.Module):
             x,
             x_scale,
             x_zero_point,
-            self.packed_weight,
+            packed,
             self.weight_size,
-            self.weight_scale,
+            weight_scale,
             factor,
             offset,
             skip,
             skip_scale,
             skip_zero_point,
-            self.scale,
-            self.zero_point,
+            scale,
+            zero_point,
             self.base,
             self.op_stride,
             self.op_padding,
@@ -122,9 +127,16 @@ class ConvertedBody(ConvertedLayer, nn.Module):
             self.op_groups,
             activation,
         )
-        if self.scale is None:
+        if scale is None and y.dtype != self.output_dtype:
             y = y.to(self.output_dtype)
         return y
+
+    @torch.jit.unused
+    def _tensors(self) -> tuple[Any, ...]:
+        # As attributes they would cost as much as the op's call: torch looks them up in Python.
+        b = self._buffers
+        names = ("packed_weight", "weight_scale", "bn_scale", "bias", "scale", "zero_point")
+        return tuple([b[name] for name in names])
 
     def _scripted(
         self,
@@ -181,9 +193,11 @@ class ConvertedBody(ConvertedLayer, nn.Module):
                 )
             except (ValueError, TypeError, RuntimeError, IndexError) as error:
                 raise self.named(error) from None
-            if self.scale is None:
+            scale = self._buffers["scale"]
+            if scale is None:
                 return y
-            return _carry.set_tag(y, ("codes", self.scale, self.zero_point, 0, self._path))
+            tag = ("codes", scale, self._buffers["zero_point"], 0, self._path)
+            return _carry.set_tag(y, tag)
 
     @property
     def weight(self) -> Tensor:
