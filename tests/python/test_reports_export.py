@@ -221,7 +221,7 @@ BAD_INPUTS = {
     "0-d": (lambda: IMAGE[0, 0, 0, 0], r"conv1: .*'input' must be .*, got (shape )?\[\]"),
     "channels": (lambda: IMAGE[:, :2], "conv1: .*'input' must be of 3 channels"),
     "nan": (lambda: torch.full_like(IMAGE, torch.nan), "quantize: 'x' must be free of NaN"),
-    "meta": (lambda: IMAGE.to("meta"), r"quant: .* must be on the device of 'x' \(meta\)"),
+    "meta": (lambda: IMAGE.to("meta"), "quant: 'x' must be on cpu, where the model is, got meta"),
     "sparse": (lambda: IMAGE.to_sparse(), "quant: .*SparseCPU"),
 }
 
