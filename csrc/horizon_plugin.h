@@ -10,6 +10,7 @@
 #include "ops/fold_batch_norm.h"
 #include "ops/fused.h"
 #include "ops/observe.h"
+#include "ops/pack_weight.h"
 #include "ops/quantize_activation.h"
 #include "ops/quantized_affine.h"
 #include "ops/quantized_binary.h"
