@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,13 @@ from stages import converted, settle, traced
 from torch import nn
 
 from horizon_plugin.nn._layer import ConvertedLayer
+
+
+#: name -> float model; narrow or slender, so that little but overhead is left.
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "resnet18": lambda: ResNet18(width=8),
+    "mobilenet_v2": MobileNetV2,
+}
 
 
 def _layers(model: nn.Module) -> int:
@@ -30,14 +38,15 @@ def _operators(trace: Any) -> dict[str, int]:
 def main() -> None:
     """Run the benchmark."""
     options = parser(__doc__ or "", rounds=20)
+    options.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     given = options.parse_args()
     torch.set_num_threads(given.threads)
     print(describe(machine()) + "\n")
     results = []
-    for name, build in (("ResNet-18, width 8", lambda: ResNet18(8)), ("MobileNetV2", MobileNetV2)):
+    for name in given.models:
         images = torch.randn(8, 3, 32, 32).to(memory_format=torch.channels_last)
         x = images[:1].clone(memory_format=torch.channels_last)
-        int8 = converted(settle(build(), images), images)
+        int8 = converted(settle(MODELS[name](), images), images)
         trace = traced(int8, x)
         frozen = traced(int8, x, freeze=True)
         with torch.inference_mode():

@@ -1,0 +1,51 @@
+"""The benchmarks run and write what they print; their figures are not tested."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def run(script: str, folder: Path, *options: str) -> dict:
+    path = folder / "out.json"
+    command = [sys.executable, str(BENCHMARKS / script), "--rounds", "1", "--json", str(path)]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "torch" in done.stdout
+    return json.loads(path.read_text())
+
+
+def test_inference_is_measured_in_all_forms_next_to_float(tmp_path: Path) -> None:
+    others = ("torch.ao traced", "onnxruntime u8s8", "PT2E + inductor")
+    options = ("--models", "unet", "--batch", "1", "--size", "16", "--layers")
+    content = run("inference.py", tmp_path, *options, "--skip", *others)
+    (result,) = content["results"]
+    assert {"float channels_last", "int8 eager", "int8 traced"} <= set(result["seconds"])
+    assert all(seconds > 0 for seconds in result["seconds"].values())
+    # Weights of one byte instead of four, and a little for each channel.
+    assert 0.25 < result["memory_bytes"] / result["float_memory_bytes"] < 0.3
+    assert content["machine"]["threads"] == 2
+
+
+def test_a_trace_holds_one_operator_for_each_layer(tmp_path: Path) -> None:
+    for result in run("overhead.py", tmp_path, "--models", "resnet18")["results"]:
+        operators = dict(result["operators"])
+        operators.pop("aten::dropout", None)  # the float model's own
+        assert set(operators) <= {
+            "horizon::quantize",
+            "horizon::quantized_conv_packed",
+            "horizon::quantized_max_pool2d",
+            "horizon::quantized_adaptive_avg_pool2d",
+            "aten::flatten",
+        }
+
+
+def test_every_operator_has_a_rate(tmp_path: Path) -> None:
+    results = run("kernels.py", tmp_path, "--batch", "1", "--mebibytes", "1")["results"]
+    for result in results:
+        assert "clone" in result["seconds"]
+        assert set(result["seconds"]) == set(result["gigabytes_per_second"])
