@@ -145,7 +145,9 @@ set(HORIZON_JIT_SOURCES
     csrc/jit/partition.cpp
     csrc/jit/dump.cpp
     csrc/jit/groups.cpp
-    csrc/jit/extract.cpp)
+    csrc/jit/extract.cpp
+    csrc/jit/lower_match.cpp
+    csrc/jit/lower.cpp)
 
 set(HORIZON_BINDING_SOURCES
     csrc/bindings/module.cpp

@@ -13,6 +13,7 @@
 #include "bindings/bindings.h"
 #include "jit/dump.h"
 #include "jit/groups.h"
+#include "jit/lower.h"
 #include "jit/op_support.h"
 #include "jit/pairs.h"
 #include "jit/partition.h"
@@ -120,6 +121,15 @@ std::vector<GroupFields> groups(const GraphPtr& graph) {
   });
 }
 
+Module lower(const Module& module, const std::vector<std::pair<double, int64_t>>& grids) {
+  return translated([&] {
+    std::vector<jit::ValueGrid> values;
+    for (const auto& [scale, zero_point] : grids)
+      values.push_back({static_cast<float>(scale), static_cast<int32_t>(zero_point)});
+    return jit::lower(module, values);
+  });
+}
+
 }  // namespace
 
 void bind_jit(py::module_& m) {
@@ -162,6 +172,14 @@ void bind_jit(py::module_& m) {
         return translated([&] { return jit::delegate(module, modules); });
       },
       py::arg("module"), py::arg("modules"), "A copy that calls a module for each group.");
+  m.def(
+      "jit_add_observers",
+      [](const Module& module, int64_t preset) {
+        return translated([&] { return jit::add_observers(module, preset); });
+      },
+      py::arg("module"), py::arg("preset"), "A copy that observes the range of every pair.");
+  m.def("jit_lower", &lower, py::arg("module"), py::arg("grids"),
+        "A copy whose groups run on codes; grids are (scale, stored zero point).");
   m.def("jit_dump_relay", &jit::dump_relay, py::arg("graph"), "The graph in Relay's names.");
   m.def(
       "jit_op_support",

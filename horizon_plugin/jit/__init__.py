@@ -10,6 +10,7 @@ from horizon_plugin.jit._partition import (
     report,
     strip,
 )
+from horizon_plugin.jit._quantize import quantize
 
 __all__ = [
     "ConvolutionReport",
@@ -20,6 +21,7 @@ __all__ = [
     "groups",
     "load",
     "partition",
+    "quantize",
     "report",
     "save",
     "strip",

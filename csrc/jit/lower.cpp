@@ -1,0 +1,223 @@
+#include "jit/lower.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/ir/ir.h>
+#include <torch/csrc/jit/passes/dead_code_elimination.h>
+
+#include <unordered_map>
+
+#include "jit/groups.h"
+#include "jit/lower_match.h"
+#include "jit/pairs.h"
+#include "jit/partition.h"
+#include "jit/record.h"
+#include "ops/checks.h"
+#include "ops/fold_batch_norm.h"
+#include "ops/weights.h"
+
+namespace horizon::jit {
+namespace {
+
+using torch::jit::Graph;
+using torch::jit::Module;
+using torch::jit::Node;
+using torch::jit::Value;
+
+Module copy_of(const Module& module) {
+  Module copy = module.clone();
+  write_record(*copy.get_method("forward").graph(),
+               recorded_report(module.get_method("forward").graph()));
+  return copy;
+}
+
+std::vector<Node*> hints_of(Graph& graph) {
+  std::vector<Node*> hints;
+  for (Node* node : all_nodes(graph)) {
+    if (is_cast_hint(node)) hints.push_back(node);
+  }
+  return hints;
+}
+
+c10::Symbol op(const char* name) {
+  return c10::Symbol::fromQualString(c10::str("horizon::", name));
+}
+
+std::optional<at::Tensor> given(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt;
+}
+
+class Lowering {
+ public:
+  Lowering(const std::shared_ptr<Graph>& graph, const std::vector<ValueGrid>& grids)
+      : graph_(*graph), hints_(hints_of(*graph)), groups_(groups(graph)) {
+    HORIZON_CHECK_VALUE(grids.size() == hints_.size(), "quantize", "grids",
+                        c10::str("one for each of the ", hints_.size(), " pairs"), grids.size());
+    for (std::size_t i = 0; i < hints_.size(); ++i) grids_.emplace(hints_[i]->input(0), grids[i]);
+  }
+
+  void run() {
+    for (const Group& group : groups_) {
+      if (const auto matched = match_integer_group(group)) replace(*matched);
+    }
+    for (Node* hint : hints_) {
+      Value* pair = hint->output()->uses()[0].user->output();
+      if (!pair->hasUses()) continue;
+      pair->replaceAllUsesWith(float_of(hint->input(0)));
+    }
+  }
+
+ private:
+  // The inputs of an operator on codes: the codes, the scale, the zero point.
+  void append_codes(std::vector<Value*>& inputs, Value* source) {
+    inputs.push_back(codes_of(source));
+    append_grid(inputs, source);
+  }
+
+  void append_grid(std::vector<Value*>& inputs, const Value* source) {
+    inputs.push_back(graph_.insertConstant(at::full({}, grids_.at(source).scale, at::kFloat)));
+    inputs.push_back(graph_.insertConstant(at::full({}, grids_.at(source).zero_point, at::kInt)));
+  }
+
+  // Behind the pair, which is behind the value; codes of a group that was replaced exist already.
+  Value* codes_of(Value* source) {
+    const auto found = codes_.find(source);
+    if (found != codes_.end()) return found->second;
+    torch::jit::WithInsertPoint here(pair_of(source)->node()->next());
+    std::vector<Value*> inputs{source};
+    append_grid(inputs, source);
+    return codes_[source] = insert("quantize", inputs);
+  }
+
+  Value* float_of(Value* source) {
+    Value* codes = codes_of(source);
+    torch::jit::WithInsertPoint here(pair_of(source)->node()->next());
+    if (codes->node()->isAfter(pair_of(source)->node())) {
+      graph_.setInsertPoint(codes->node()->next());
+    }
+    std::vector<Value*> inputs{codes};
+    append_grid(inputs, source);
+    inputs.push_back(graph_.insertConstant(c10::IValue()));
+    return insert("dequantize", inputs);
+  }
+
+  Value* pair_of(Value* source) const {
+    for (const auto& use : source->uses()) {
+      if (is_cast_hint(use.user)) return use.user->output()->uses()[0].user->output();
+    }
+    TORCH_INTERNAL_ASSERT(false);
+  }
+
+  Value* insert(const char* name, const std::vector<Value*>& inputs) {
+    return graph_.insertNode(graph_.create(op(name), inputs))->output();
+  }
+
+  static Value* source_of(const Value* pair) {
+    return const_cast<Value*>(pair)->node()->input(0)->node()->input(0);
+  }
+
+  void append_output(std::vector<Value*>& inputs, const IntegerGroup& group) {
+    if (grids_.count(group.result) != 0) return append_grid(inputs, group.result);
+    inputs.push_back(graph_.insertConstant(c10::IValue()));
+    inputs.push_back(graph_.insertConstant(c10::IValue()));
+  }
+
+  Value* insert_convolution(const IntegerGroup& group) {
+    const at::Tensor scale = ops::weight_scale(group.weight, group.base, group.groups);
+    const at::Tensor codes = ops::quantize_weight(group.weight, scale, group.base, group.groups);
+    const auto [factor, offset] =
+        ops::fold_batch_norm(given(group.bias), given(group.gamma), given(group.beta),
+                             given(group.mean), given(group.var), group.eps, scale.size(0));
+    std::vector<Value*> inputs;
+    append_codes(inputs, source_of(group.operands[0]));
+    for (const at::Tensor& tensor : {codes, scale, factor, offset}) {
+      inputs.push_back(graph_.insertConstant(tensor));
+    }
+    for (int i = 0; i < 3; ++i) inputs.push_back(graph_.insertConstant(c10::IValue()));
+    append_output(inputs, group);
+    inputs.push_back(graph_.insertConstant(group.base));
+    for (const auto& list : {group.stride, group.padding, group.dilation, group.output_padding}) {
+      inputs.push_back(graph_.insertConstant(list));
+    }
+    inputs.push_back(graph_.insertConstant(group.groups));
+    inputs.push_back(graph_.insertConstant(group.activation));
+    return insert("quantized_conv", inputs);
+  }
+
+  Value* insert_join(const IntegerGroup& group) {
+    const bool add = group.head == IntegerGroup::Head::kAdd;
+    std::vector<Value*> inputs;
+    for (const Value* operand : group.operands) append_codes(inputs, source_of(operand));
+    append_grid(inputs, group.result);
+    inputs.push_back(graph_.insertConstant(group.activation));
+    if (add) inputs.push_back(graph_.insertConstant(1.0));
+    return insert(add ? "quantized_add" : "quantized_mul", inputs);
+  }
+
+  void replace(const IntegerGroup& group) {
+    torch::jit::WithInsertPoint here(group.result->node()->next());
+    const bool convolution = group.head == IntegerGroup::Head::kConvolution;
+    Value* result = convolution ? insert_convolution(group) : insert_join(group);
+    result->node()->setScope(group.result->node()->scope());
+    for (Node* pool : group.pools) {
+      std::vector<Value*> inputs(pool->inputs().begin(), pool->inputs().end());
+      inputs[0] = result;
+      result = insert("quantized_max_pool2d", inputs);
+    }
+    if (grids_.count(group.result) != 0) {
+      codes_[group.result] = result;
+    } else {
+      group.result->replaceAllUsesWith(result);
+    }
+  }
+
+  Graph& graph_;
+  std::vector<Node*> hints_;
+  std::vector<Group> groups_;
+  std::unordered_map<const Value*, ValueGrid> grids_;
+  std::unordered_map<const Value*, Value*> codes_;
+};
+
+}  // namespace
+
+Module add_observers(const Module& module, int64_t preset) {
+  Module result = copy_of(module);
+  Graph& graph = *result.get_method("forward").graph();
+  const std::vector<Node*> hints = hints_of(graph);
+  for (std::size_t i = 0; i < hints.size(); ++i) {
+    Value* value = range_of(hints[i]->input(0));
+    torch::jit::WithInsertPoint here(hints[i]->output()->uses()[0].user->next());
+    std::vector<Value*> inputs{value};
+    const std::pair<const char*, at::Tensor> state[] = {{"min_val", at::zeros({})},
+                                                        {"max_val", at::zeros({})},
+                                                        {"observed", at::zeros({}, at::kLong)},
+                                                        {"scale", at::full({}, 1.0, at::kFloat)},
+                                                        {"zero_point", at::zeros({}, at::kInt)}};
+    for (const auto& [name, tensor] : state) {
+      const std::string attribute = c10::str("horizon_", i, "_", name);
+      result.register_attribute(attribute, c10::TensorType::get(), tensor);
+      inputs.push_back(
+          graph.insertNode(graph.createGetAttr(graph.inputs()[0], attribute))->output());
+    }
+    constexpr int64_t kRunningMinMax = 1;
+    for (const c10::IValue& constant : {c10::IValue(preset), c10::IValue(kRunningMinMax),
+                                        c10::IValue(0.01), c10::IValue(false)}) {
+      inputs.push_back(graph.insertConstant(constant));
+    }
+    graph.insertNode(graph.create(op("observe_"), inputs, 0));
+  }
+  return result;
+}
+
+Module lower(const Module& module, const std::vector<ValueGrid>& grids) {
+  Module result = copy_of(module);
+  const std::shared_ptr<Graph> graph = result.get_method("forward").graph();
+  Lowering(graph, grids).run();
+  torch::jit::EliminateDeadCode(graph);
+  erase_record(*graph);
+  graph->lint();
+  return result;
+}
+
+}  // namespace horizon::jit

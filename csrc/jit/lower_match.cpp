@@ -1,0 +1,187 @@
+#include "jit/lower_match.h"
+
+#include <torch/csrc/jit/ir/constants.h>
+
+#include <algorithm>
+
+#include "jit/classify.h"
+#include "jit/facts.h"
+#include "jit/pairs.h"
+
+namespace horizon::jit {
+namespace {
+
+using torch::jit::Node;
+using torch::jit::Value;
+
+std::optional<c10::IValue> constant(const Node* node, const char* name) {
+  const Value* value = named_input(node, name);
+  return value == nullptr ? std::nullopt : torch::jit::toIValue(value);
+}
+
+std::optional<int64_t> integer(const Node* node, const char* name) {
+  const auto given = constant(node, name);
+  return given && given->isInt() ? std::optional<int64_t>(given->toInt()) : std::nullopt;
+}
+
+std::optional<double> number(const Node* node, const char* name) {
+  const auto given = constant(node, name);
+  if (given && given->isDouble()) return given->toDouble();
+  if (given && given->isInt()) return static_cast<double>(given->toInt());
+  return std::nullopt;
+}
+
+bool read_ints(const Node* node, const char* name, std::vector<int64_t>& result) {
+  Value* value = named_input(node, name);
+  if (value == nullptr) return true;
+  std::vector<int64_t> items;
+  if (value->node()->kind() == c10::prim::ListConstruct) {
+    for (const Value* item : value->node()->inputs()) {
+      const auto one = torch::jit::constant_as<int64_t>(item);
+      if (!one) return false;
+      items.push_back(*one);
+    }
+  } else {
+    const auto given = torch::jit::toIValue(value);
+    if (!given || !given->isIntList()) return false;
+    items = given->toIntVector();
+  }
+  if (items.size() == 1) items.push_back(items[0]);
+  if (items.size() != 2) return false;
+  result = std::move(items);
+  return true;
+}
+
+// A constant float tensor, undefined for None; false for anything else.
+bool read_tensor(const Node* node, const char* name, at::Tensor& result) {
+  const Value* value = named_input(node, name);
+  if (value == nullptr) return true;
+  if (value->mustBeNone()) return true;
+  const auto given = torch::jit::toIValue(value);
+  if (!given || !given->isTensor() || !given->toTensor().is_floating_point()) return false;
+  result = given->toTensor().detach();
+  return true;
+}
+
+// "same" pads the odd one at the end.
+bool read_padding(const Node* node, IntegerGroup& group) {
+  const auto mode = constant(node, "padding");
+  if (!mode || !mode->isString()) return read_ints(node, "padding", group.padding);
+  if (mode->toStringRef() == "valid") return true;
+  if (mode->toStringRef() != "same" || group.base != 0) return false;
+  group.padding.assign(4, 0);
+  for (int64_t i = 0; i < 2; ++i) {
+    const int64_t total = group.dilation[i] * (group.weight.size(i + 2) - 1);
+    group.padding[i] = total / 2;
+    group.padding[i + 2] = total - total / 2;
+  }
+  return true;
+}
+
+bool match_convolution(const Node* node, const AnchorOp& op, IntegerGroup& group) {
+  group.base = op.kind == "conv2d" ? 0 : op.kind == "conv_transpose2d" ? 1 : 2;
+  const bool known = op.kind == "conv2d" || op.kind == "conv_transpose2d" || op.kind == "linear";
+  if (!known || op.skip.has_value()) return false;
+  if (!read_tensor(node, "weight", group.weight) || !group.weight.defined()) return false;
+  if (group.weight.dim() != (group.base == 2 ? 2 : 4)) return false;
+  if (!read_tensor(node, "bias", group.bias)) return false;
+  if (group.base == 2) return true;
+  const auto groups = integer(node, "groups");
+  if (!groups) return false;
+  group.groups = *groups;
+  return read_ints(node, "stride", group.stride) && read_ints(node, "dilation", group.dilation) &&
+         read_ints(node, "output_padding", group.output_padding) && read_padding(node, group);
+}
+
+bool match_head(const Node* node, IntegerGroup& group) {
+  const auto take = [&](std::size_t input) {
+    Value* value = const_cast<Value*>(node->inputs()[input]);
+    group.operands.push_back(value);
+    return is_stop_fusion(value->node());
+  };
+  if (const auto op = anchor_op(node)) return match_convolution(node, *op, group) && take(op->data);
+  const std::string name = op_name(node);
+  const bool add = name == "aten::add";
+  if (!add && name != "aten::mul") return false;
+  group.head = add ? IntegerGroup::Head::kAdd : IntegerGroup::Head::kMul;
+  if (add && number(node, "alpha") != 1.0) return false;
+  return take(0) && take(1);
+}
+
+bool match_batch_norm(const Node* node, IntegerGroup& group) {
+  const bool first = group.head == IntegerGroup::Head::kConvolution && !group.mean.defined() &&
+                     group.activation == 0 && group.pools.empty();
+  const auto eps = number(node, "eps");
+  if (!first || !eps) return false;
+  group.eps = *eps;
+  return read_tensor(node, "weight", group.gamma) && read_tensor(node, "bias", group.beta) &&
+         read_tensor(node, "running_mean", group.mean) && group.mean.defined() &&
+         read_tensor(node, "running_var", group.var) && group.var.defined();
+}
+
+// 1 for relu, 2 for relu6, 0 for other clips.
+int64_t activation_of(const Node* node, const std::string& name) {
+  if (name == "aten::relu") return 1;
+  if (name == "aten::relu6") return 2;
+  const bool hardtanh = name == "aten::hardtanh";
+  if (!hardtanh && name != "aten::clamp") return 0;
+  const auto low = number(node, hardtanh ? "min_val" : "min");
+  const auto high = number(node, hardtanh ? "max_val" : "max");
+  if (low != 0.0) return 0;
+  if (high == 6.0) return 2;
+  const Value* limit = named_input(node, hardtanh ? "max_val" : "max");
+  return limit != nullptr && limit->mustBeNone() ? 1 : 0;
+}
+
+bool match_follower(Node* node, IntegerGroup& group) {
+  const std::string name = op_name(node);
+  if (name == "aten::dropout" || name == "aten::feature_dropout") return true;
+  if (name == "aten::max_pool2d") {
+    group.pools.push_back(node);
+    return true;
+  }
+  if (name == "aten::batch_norm") return match_batch_norm(node, group);
+  const int64_t activation = activation_of(node, name);
+  if (activation == 0 || group.activation != 0 || !group.pools.empty()) return false;
+  group.activation = activation;
+  return true;
+}
+
+}  // namespace
+
+std::optional<IntegerGroup> match_integer_group(const Group& group) {
+  IntegerGroup result;
+  if (!match_head(group.nodes.front(), result)) return std::nullopt;
+  const Value* data = group.nodes.front()->output();
+  for (std::size_t i = 1; i < group.nodes.size(); ++i) {
+    Node* node = group.nodes[i];
+    // Arithmetic between the operators has no place in a single one.
+    if (node->inputs().empty() || node->input(0) != data || node->outputs().size() != 1) {
+      return std::nullopt;
+    }
+    if (!match_follower(node, result)) return std::nullopt;
+    data = node->output();
+  }
+  result.result = group.nodes.back()->output();
+  if (group.exits.size() != 1 || group.exits[0] != result.result) return std::nullopt;
+  const auto& uses = result.result->uses();
+  const bool closed = uses.size() == 1 && is_cast_hint(uses[0].user);
+  const bool raw = std::none_of(uses.begin(), uses.end(),
+                                [](const auto& use) { return is_cast_hint(use.user); });
+  // Without a pair the result is float, which only a convolution gives.
+  const bool can_be_raw = result.head == IntegerGroup::Head::kConvolution && result.pools.empty();
+  if (!closed && !(raw && can_be_raw)) return std::nullopt;
+  return result;
+}
+
+Value* range_of(Value* value) {
+  for (;;) {
+    const std::string name = op_name(value->node());
+    const bool keeps =
+        name == "aten::max_pool2d" || name == "aten::dropout" || name == "aten::feature_dropout";
+    if (!keeps || is_stop_fusion(value->node()->input(0)->node())) return value;
+    value = value->node()->input(0);
+  }
+}
+
+}  // namespace horizon::jit

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/jit/ir/ir.h>
+
+#include <optional>
+#include <vector>
+
+#include "jit/groups.h"
+
+namespace horizon::jit {
+
+/// A group in the terms of horizon's integer operators.
+struct IntegerGroup {
+  enum class Head { kConvolution, kAdd, kMul };
+  Head head = Head::kConvolution;
+
+  // Of a convolution or linear.
+  int64_t base = 0;
+  at::Tensor weight, bias;
+  std::vector<int64_t> stride{1, 1}, padding{0, 0}, dilation{1, 1}, output_padding{0, 0};
+  int64_t groups = 1;
+  at::Tensor gamma, beta, mean, var;  ///< of a batch norm; mean is undefined without one
+  double eps = 0;
+
+  std::vector<torch::jit::Value*> operands;  ///< the results of pairs: data, or both of a join
+  int64_t activation = 0;                    ///< 0 none, 1 relu, 2 relu6
+  std::vector<torch::jit::Node*> pools;      ///< max poolings, which keep the grid
+  torch::jit::Value* result = nullptr;
+};
+
+/// nullopt for a group that these operators do not compute.
+std::optional<IntegerGroup> match_integer_group(const Group& group);
+
+/// The value whose range is that of `value`: back through max poolings and dropouts.
+torch::jit::Value* range_of(torch::jit::Value* value);
+
+}  // namespace horizon::jit
