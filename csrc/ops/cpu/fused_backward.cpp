@@ -194,9 +194,8 @@ FusedGradients backward(const FusedBackwardArgs& args) {
     const bool unbatched = static_cast<Base>(args.base) != Base::kLinear && input.dim() == 3;
     if (unbatched) input = input.unsqueeze(0);
     input = input.contiguous(memory_format(args.channels_last && input.dim() == 4));
-    const at::Tensor weight = args.quantize_weight
-                                  ? fake_quantize_weight(args.weight, args.base, args.groups)
-                                  : args.weight;
+    const at::Tensor weight =
+        args.quantize_weight ? scratch_weight(args.weight, args.base, args.groups) : args.weight;
     std::tie(result[kInput], result[kWeight]) = convolve_backward(args, grad_z, input, weight);
     if (args.needs[kInput]) {
       const at::Tensor& g = result[kInput];

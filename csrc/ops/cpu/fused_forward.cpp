@@ -248,9 +248,8 @@ class Epilogue {
 
 at::Tensor convolve_floats(const FusedArgs& args, bool channels_last) {
   const at::Tensor input = laid_out(batched(args.input, args.base), channels_last);
-  const at::Tensor weight = args.quantize_weight
-                                ? fake_quantize_weight(args.weight, args.base, args.groups)
-                                : args.weight;
+  const at::Tensor weight =
+      args.quantize_weight ? scratch_weight(args.weight, args.base, args.groups) : args.weight;
   return convolve(fused_convolution(args), input, weight, args.bias, channels_last);
 }
 

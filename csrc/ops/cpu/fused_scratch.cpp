@@ -10,8 +10,8 @@
 namespace horizon::ops {
 namespace {
 
-std::array<at::Tensor, 2>& thread_buffers() {
-  thread_local std::array<at::Tensor, 2> buffers;
+std::array<at::Tensor, 3>& thread_buffers() {
+  thread_local std::array<at::Tensor, 3> buffers;
   return buffers;
 }
 

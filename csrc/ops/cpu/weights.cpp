@@ -11,6 +11,7 @@
 #include "ops/checks.h"
 #include "ops/cpu/channel_grids.h"
 #include "ops/cpu/dense.h"
+#include "ops/cpu/fused_scratch.h"
 #include "ops/cpu/kernels/fake_quantize.h"
 #include "ops/cpu/kernels/observe.h"
 #include "quant/grid.h"
@@ -144,20 +145,25 @@ at::Tensor quantize_weight_cpu(const at::Tensor& weight, const at::Tensor& scale
   return in_layout_of(weight, codes);
 }
 
-at::Tensor fake_quantize_weight_cpu(const at::Tensor& weight, int64_t base, int64_t groups) {
-  check_weight("fake_quantize_weight", weight, base, groups);
-  const Layout layout = layout_of(weight, base, groups);
+// Writes the weight on its grid into `result`, which is laid out as layout.dense.
+void write_on_grid(const Layout& layout, const at::Tensor& result) {
   const at::Tensor scale = scale_of(layout);
-  at::Tensor result = at::empty_like(layout.dense, at::MemoryFormat::Preserve);
   auto* out = static_cast<char*>(result.mutable_data_ptr());
   const auto width = static_cast<int64_t>(result.element_size());
-  const auto type = cpu::float_type(weight.scalar_type());
+  const auto type = cpu::float_type(result.scalar_type());
   for_blocks(layout, scale.const_data_ptr<float>(),
              [&](int64_t start, int64_t begin, int64_t end, const cpu::ChannelGrids& grids) {
                cpu::fake_quantize_kernels().per_channel(type, at_element(layout, start),
                                                         out + start * width, nullptr, begin, end,
                                                         grids);
              });
+}
+
+at::Tensor fake_quantize_weight_cpu(const at::Tensor& weight, int64_t base, int64_t groups) {
+  check_weight("fake_quantize_weight", weight, base, groups);
+  const Layout layout = layout_of(weight, base, groups);
+  const at::Tensor result = at::empty_like(layout.dense, at::MemoryFormat::Preserve);
+  write_on_grid(layout, result);
   return in_layout_of(weight, result);
 }
 
@@ -168,4 +174,14 @@ TORCH_LIBRARY_IMPL(horizon, CPU, m) {
 }
 
 }  // namespace
+
+at::Tensor scratch_weight(const at::Tensor& weight, int64_t base, int64_t groups) {
+  const Layout layout = layout_of(weight, base, groups);
+  const at::Tensor& like = layout.dense;
+  const at::Tensor result =
+      scratch_tensor(Scratch::kWeight, like.sizes(), like.strides(), like.scalar_type());
+  write_on_grid(layout, result);
+  return result;
+}
+
 }  // namespace horizon::ops

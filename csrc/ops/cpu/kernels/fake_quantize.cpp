@@ -333,11 +333,14 @@ void run_dequantize(const uint8_t* codes, T* y, int64_t begin, int64_t end, floa
     const bool whole = count == kBlock;
     if (!whole) std::memcpy(tail, codes + position, static_cast<size_t>(count));
     const uint8_t* from = whole ? codes + position : tail;
+    C* to = buffer;
+    if constexpr (std::is_same_v<T, C>) to = whole ? y + position : buffer;
+    HORIZON_ELEMENTWISE
     for (int i = 0; i < kBlock; ++i) {
-      buffer[i] = quant::dequantize(from[i] - zero_point, s);
+      to[i] = quant::dequantize(from[i] - zero_point, s);
     }
     if constexpr (std::is_same_v<T, C>) {
-      std::memcpy(y + position, buffer, sizeof(T) * static_cast<size_t>(count));
+      if (!whole) std::memcpy(y + position, buffer, sizeof(T) * static_cast<size_t>(count));
     } else {
       store_block(buffer, storage);
       std::memcpy(y + position, storage, sizeof(T) * static_cast<size_t>(count));

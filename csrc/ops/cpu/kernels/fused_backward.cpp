@@ -43,6 +43,8 @@ HORIZON_HD void sum_groups(const FusedGradient<T>& args, int64_t begin, int64_t 
     for (int j = 0; j < kGroups; ++j) {
       const int64_t i = at + j * kLanes<T>;
       Lanes<T> g, x;
+      Lanes<T>::prefetch(grad + kRowsAhead * stride + i);
+      if constexpr (kProduct) Lanes<T>::prefetch(z + kRowsAhead * stride + i);
       load_gradient<T, kMask>(g, grad, mask, i);
       first[j].add(g);
       if constexpr (kProduct) {

@@ -33,6 +33,9 @@ inline constexpr int kWideGroups = 4;
 inline constexpr int kWideGroups = 1;
 #endif
 
+/// Rows that such a walk asks for ahead: a stride is more than hardware prefetchers follow.
+inline constexpr int64_t kRowsAhead = 8;
+
 /// Elements of one pass over temporaries that stay in the first-level cache.
 inline constexpr int64_t kBlock = 256;
 
@@ -72,6 +75,12 @@ struct Lanes {
   }
   HORIZON_HD void store(T* p) const {
     for (int i = 0; i < kCount; ++i) *reinterpret_cast<Unaligned*>(p + i * kWidth) = v[i];
+  }
+  /// Asks for the lines that `load` will read; any address will do.
+  static HORIZON_HD void prefetch(const T* p) {
+    for (int i = 0; i < 128; i += 64) {
+      __builtin_prefetch(reinterpret_cast<const char*>(p) + i);
+    }
   }
   /// Loads p where the bit is set, 0 elsewhere.
   HORIZON_HD void load_masked(const T* p, uint32_t bits) {

@@ -39,7 +39,9 @@ HORIZON_HD void sum_tile(const T* x, int64_t stride, int64_t rows, TileSums<T>* 
   }
   for (int64_t r = 0; r < rows; ++r) {
     for (int j = 0; j < kGroups; ++j) {
-      row.load(x + r * stride + j * kLanes<T>);
+      const T* p = x + r * stride + j * kLanes<T>;
+      Lanes<T>::prefetch(p + kRowsAhead * stride);
+      row.load(p);
       if constexpr (kVariance) sum[j].add(row);
       lo[j].lower(row);
       hi[j].raise(row);
