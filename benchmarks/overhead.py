@@ -13,7 +13,6 @@ from torch import nn
 
 from horizon_plugin.nn._layer import ConvertedLayer
 
-
 #: name -> float model; narrow or slender, so that little but overhead is left.
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "resnet18": lambda: ResNet18(width=8),
