@@ -36,15 +36,23 @@ bool scales_in_float(const at::Tensor& input_scale, const at::Tensor& weight_sca
   return true;
 }
 
-}  // namespace
-
-InputCodes encode_input(const FusedArgs& args, bool channels_last) {
+cpu::Grid input_grid(const FusedArgs& args) {
   const float scale = read_scale("fused", "input_scale", *args.input_scale);
   const int32_t zero_point = read_zero_point("fused", "input_zero_point", *args.input_zero_point,
                                              quant::kStoredMin, quant::kStoredMax);
+  return {scale, 1.0F / scale, zero_point, quant::kStoredMin, quant::kStoredMax};
+}
+
+}  // namespace
+
+void check_input_grid(const FusedArgs& args) {
+  if (args.input_scale.has_value()) input_grid(args);
+}
+
+InputCodes encode_input(const FusedArgs& args, bool channels_last) {
+  const cpu::Grid grid = input_grid(args);
   const at::Tensor x = laid_out(args.input, channels_last);
   InputCodes result{at::empty_like(x, x.options().dtype(at::kByte)), true};
-  const cpu::Grid grid{scale, 1.0F / scale, zero_point, quant::kStoredMin, quant::kStoredMax};
   const void* from = x.const_data_ptr();
   auto* to = result.codes.mutable_data_ptr<uint8_t>();
   const auto type = cpu::float_type(x.scalar_type());

@@ -13,8 +13,10 @@ struct InputCodes {
   bool complete;     ///< whether no value was NaN, which has no code
 };
 
-/// The codes of an input that lies on `input_scale` and `input_zero_point`. ValueError for a grid
-/// that is none.
+/// ValueError if `input_scale` and `input_zero_point` are given and no grid.
+void check_input_grid(const FusedArgs& args);
+
+/// The codes of an input that lies on `input_scale` and `input_zero_point`.
 InputCodes encode_input(const FusedArgs& args, bool channels_last);
 
 /// Whether z is computed from codes in training: a function of dtype, shapes and instruction set.

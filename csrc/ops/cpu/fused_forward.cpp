@@ -262,6 +262,7 @@ FusedForward forward(const FusedArgs& args, const FusedPlan& plan) {
   result.mask = none(at::kByte);
   result.codes = none(at::kByte);
   result.moments = none(statistics);
+  check_input_grid(args);
   if (plan.save_z || plan.save_codes) release_scratch();
   const bool on_codes = computes_on_codes(args);
   InputCodes input_codes{};

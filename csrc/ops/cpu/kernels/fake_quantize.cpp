@@ -91,11 +91,20 @@ HORIZON_HD void quantize_block(const C* x, C* y, Flag<C>* passes, const Grids& g
   }
 }
 
+// Asks for the block that is 4 KiB ahead: where results go into fresh pages, each page's fault
+// interrupts the hardware's own prefetching.
+template <typename T>
+HORIZON_HD void prefetch_ahead(const T* x) {
+  const char* ahead = reinterpret_cast<const char*>(x) + 4096;
+  for (size_t i = 0; i < kBlock * sizeof(T); i += 64) __builtin_prefetch(ahead + i);
+}
+
 // One block in storage, or the last few elements: through a buffer, so that they take the same
 // instructions.
 template <bool kWide, bool kMask, typename T, typename Grids>
 HORIZON_HD void store_quantized(const T* x, T* y, uint8_t* mask, int count, const Grids& g) {
   using C = ComputeOf<T>;
+  prefetch_ahead(x);
   alignas(64) Flag<C> passes[kMask ? kBlock : 1];
   if constexpr (std::is_same_v<T, C>) {
     if (count == kBlock) {
@@ -228,17 +237,46 @@ void per_channel(FloatType type, const void* x, void* y, uint8_t* mask, int64_t 
   });
 }
 
-// On bit patterns: a gradient that does not pass is 0 even if it is NaN.
+#if defined(__AVX512F__)
+// One block of 32-bit elements; the bits of a mask are those of a mask register.
+HORIZON_HD void mask_block(const uint32_t* grad, const uint8_t* mask, uint32_t* out) {
+  for (int i = 0; i < kBlock; i += 16) {
+    uint16_t bits;
+    std::memcpy(&bits, mask + i / 8, sizeof bits);
+    _mm512_storeu_si512(out + i, _mm512_maskz_loadu_epi32(bits, grad + i));
+  }
+}
+#elif defined(__AVX2__)
+HORIZON_HD void mask_block(const uint32_t* grad, const uint8_t* mask, uint32_t* out) {
+  const __m256i position = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  for (int i = 0; i < kBlock; i += 8) {
+    const __m256i bits = _mm256_and_si256(_mm256_set1_epi32(mask[i / 8]), position);
+    const __m256i keep = _mm256_cmpeq_epi32(bits, position);
+    const __m256i g = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(grad + i));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), _mm256_and_si256(g, keep));
+  }
+}
+#endif
+
 template <typename U>
-void run_mask(const U* grad, const uint8_t* mask, U* out, int64_t begin, int64_t end) {
-  int64_t i = begin;
-  for (; i + 8 <= end; i += 8) {
+HORIZON_HD void mask_block(const U* grad, const uint8_t* mask, U* out) {
+  for (int i = 0; i < kBlock; i += 8) {
     const U byte = mask[i / 8];
     HORIZON_ELEMENTWISE
     for (int j = 0; j < 8; ++j) {
       const U keep = static_cast<U>(0) - static_cast<U>((byte >> j) & 1U);
       out[i + j] = grad[i + j] & keep;
     }
+  }
+}
+
+// On bit patterns: a gradient that does not pass is 0 even if it is NaN.
+template <typename U>
+void run_mask(const U* grad, const uint8_t* mask, U* out, int64_t begin, int64_t end) {
+  int64_t i = begin;
+  for (; i + kBlock <= end; i += kBlock) {
+    prefetch_ahead(grad + i);
+    mask_block(grad + i, mask + i / 8, out + i);
   }
   for (; i < end; ++i) out[i] = ((mask[i / 8] >> (i % 8)) & 1U) != 0 ? grad[i] : U{0};
 }
