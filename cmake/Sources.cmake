@@ -146,6 +146,7 @@ set(HORIZON_JIT_SOURCES
     csrc/jit/dump.cpp
     csrc/jit/groups.cpp
     csrc/jit/extract.cpp
+    csrc/jit/lower_grids.cpp
     csrc/jit/lower_match.cpp
     csrc/jit/lower.cpp)
 

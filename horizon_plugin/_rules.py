@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from horizon_plugin import _C
 from horizon_plugin._tags import (
     TAG,
     Tag,
@@ -184,13 +185,9 @@ def cat(func: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
 
 def _fill_rules() -> None:
     t = torch.Tensor
-    keep = """alias broadcast_to chunk clone contiguous detach diagonal expand expand_as flatten
-        flip index_select movedim moveaxis narrow permute ravel repeat reshape reshape_as roll
-        select split split_with_sizes squeeze swapaxes swapdims t take_along_dim tile transpose
-        unbind unflatten unfold unsqueeze view view_as rot90 tensor_split hsplit vsplit gather
-        repeat_interleave requires_grad_ cpu cuda squeeze_ unsqueeze_ transpose_ t_ detach_
-        swapaxes_ swapdims_ adjoint __getitem__ channel_shuffle pixel_shuffle pixel_unshuffle
-        native_channel_shuffle""".split()
+    moving = _C.moves_elements()  # the table that the graph passes have, too
+    keep = [*moving, *(f"{name}_" for name in moving), "requires_grad_", "cpu", "cuda"]
+    keep.append("__getitem__")
     for name in keep:
         for place in (t, torch, F):
             func = getattr(place, name, None)

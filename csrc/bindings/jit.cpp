@@ -121,11 +121,26 @@ std::vector<GroupFields> groups(const GraphPtr& graph) {
   });
 }
 
-Module lower(const Module& module, const std::vector<std::pair<double, int64_t>>& grids) {
+// (kind: 0 unknown, 1 fixed, 2 float; scale; stored zero point)
+using PairGridFields = std::tuple<int64_t, double, int64_t>;
+
+std::vector<PairGridFields> known_grids(const Module& module) {
   return translated([&] {
-    std::vector<jit::ValueGrid> values;
-    for (const auto& [scale, zero_point] : grids)
-      values.push_back({static_cast<float>(scale), static_cast<int32_t>(zero_point)});
+    std::vector<PairGridFields> fields;
+    for (const jit::PairGrid& known : jit::known_grids(module)) {
+      fields.emplace_back(static_cast<int64_t>(known.kind), known.grid.scale,
+                          known.grid.zero_point);
+    }
+    return fields;
+  });
+}
+
+Module lower(const Module& module, const std::vector<PairGridFields>& grids) {
+  return translated([&] {
+    std::vector<jit::PairGrid> values;
+    for (const auto& [kind, scale, zero_point] : grids)
+      values.push_back({static_cast<jit::PairGrid::Kind>(kind),
+                        {static_cast<float>(scale), static_cast<int32_t>(zero_point)}});
     return jit::lower(module, values);
   });
 }
@@ -178,19 +193,23 @@ void bind_jit(py::module_& m) {
         return translated([&] { return jit::add_observers(module, preset); });
       },
       py::arg("module"), py::arg("preset"), "A copy that observes the range of every pair.");
+  m.def("jit_known_grids", &known_grids, py::arg("module"),
+        "[(kind, scale, stored zero point)] of every pair: 0 unknown, 1 fixed, 2 float.");
   m.def("jit_lower", &lower, py::arg("module"), py::arg("grids"),
-        "A copy whose groups run on codes; grids are (scale, stored zero point).");
+        "A copy whose groups run on codes; grids as of jit_known_grids.");
   m.def("jit_dump_relay", &jit::dump_relay, py::arg("graph"), "The graph in Relay's names.");
   m.def(
-      "jit_op_support",
+      "moves_elements",
       [] {
-        std::vector<std::tuple<std::string, int, bool>> rows;
+        std::vector<std::string> names;
         for (const jit::OpSupport& row : jit::op_support()) {
-          rows.emplace_back(row.name, static_cast<int>(row.role), row.keeps_grid);
+          const std::string name = row.name;
+          const bool moves = row.keeps_grid && row.role == jit::Role::kOther;
+          if (moves) names.push_back(name.substr(name.find("::") + 2));
         }
-        return rows;
+        return names;
       },
-      "[(operator, role, keeps_grid)] of the table that all passes share.");
+      "Operators whose results hold elements of their argument: they keep its grid.");
 }
 
 }  // namespace horizon::bindings

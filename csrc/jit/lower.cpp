@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "jit/groups.h"
+#include "jit/lower_grids.h"
 #include "jit/lower_match.h"
 #include "jit/pairs.h"
 #include "jit/partition.h"
@@ -50,21 +51,32 @@ std::optional<at::Tensor> given(const at::Tensor& tensor) {
 
 class Lowering {
  public:
-  Lowering(const std::shared_ptr<Graph>& graph, const std::vector<ValueGrid>& grids)
-      : graph_(*graph), hints_(hints_of(*graph)), groups_(groups(graph)) {
+  Lowering(const Module& module, const std::shared_ptr<Graph>& graph,
+           const std::vector<PairGrid>& grids)
+      : module_(module), graph_(*graph), hints_(hints_of(*graph)), groups_(groups(graph)) {
     HORIZON_CHECK_VALUE(grids.size() == hints_.size(), "quantize", "grids",
                         c10::str("one for each of the ", hints_.size(), " pairs"), grids.size());
-    for (std::size_t i = 0; i < hints_.size(); ++i) grids_.emplace(hints_[i]->input(0), grids[i]);
+    for (std::size_t i = 0; i < hints_.size(); ++i) {
+      if (grids[i].kind == PairGrid::Kind::kFloat) continue;
+      grids_.emplace(hints_[i]->input(0), grids[i].grid);
+    }
   }
 
   void run() {
     for (const Group& group : groups_) {
-      if (const auto matched = match_integer_group(group)) replace(*matched);
+      const auto matched = match_integer_group(group, module_);
+      if (matched && has_grids(*matched)) replace(group, *matched);
     }
     for (Node* hint : hints_) {
       Value* pair = hint->output()->uses()[0].user->output();
       if (!pair->hasUses()) continue;
-      pair->replaceAllUsesWith(float_of(hint->input(0)));
+      Value* source = hint->input(0);
+      pair->replaceAllUsesWith(grids_.count(source) != 0 ? float_of(source) : source);
+    }
+    torch::jit::EliminateDeadCode(graph_.block());
+    // These write the state of their quantizers, which is why they outlive dead code elimination.
+    for (Node* node : replaced_) {
+      if (!node->hasUses()) node->destroy();
     }
   }
 
@@ -134,7 +146,11 @@ class Lowering {
     for (const at::Tensor& tensor : {codes, scale, factor, offset}) {
       inputs.push_back(graph_.insertConstant(tensor));
     }
-    for (int i = 0; i < 3; ++i) inputs.push_back(graph_.insertConstant(c10::IValue()));
+    if (group.operands.size() == 2) {
+      append_codes(inputs, source_of(group.operands[1]));
+    } else {
+      for (int i = 0; i < 3; ++i) inputs.push_back(graph_.insertConstant(c10::IValue()));
+    }
     append_output(inputs, group);
     inputs.push_back(graph_.insertConstant(group.base));
     for (const auto& list : {group.stride, group.padding, group.dilation, group.output_padding}) {
@@ -155,7 +171,24 @@ class Lowering {
     return insert(add ? "quantized_add" : "quantized_mul", inputs);
   }
 
-  void replace(const IntegerGroup& group) {
+  bool has_grids(const IntegerGroup& group) const {
+    for (const Value* operand : group.operands) {
+      if (grids_.count(source_of(operand)) == 0) return false;
+    }
+    const bool raw = group.head == IntegerGroup::Head::kConvolution && group.pools.empty();
+    return raw || grids_.count(group.result) != 0;
+  }
+
+  // A fused group hands its grid on.
+  void replace_grid_results(Node* head, const IntegerGroup& group) {
+    if (head->outputs().size() < 3 || grids_.count(group.result) == 0) return;
+    std::vector<Value*> grid;
+    append_grid(grid, group.result);
+    head->output(1)->replaceAllUsesWith(grid[0]);
+    head->output(2)->replaceAllUsesWith(grid[1]);
+  }
+
+  void replace(const Group& whole, const IntegerGroup& group) {
     torch::jit::WithInsertPoint here(group.result->node()->next());
     const bool convolution = group.head == IntegerGroup::Head::kConvolution;
     Value* result = convolution ? insert_convolution(group) : insert_join(group);
@@ -165,6 +198,8 @@ class Lowering {
       inputs[0] = result;
       result = insert("quantized_max_pool2d", inputs);
     }
+    replace_grid_results(whole.nodes.front(), group);
+    if (whole.nodes.front()->kind() == op("fused")) replaced_.push_back(whole.nodes.front());
     if (grids_.count(group.result) != 0) {
       codes_[group.result] = result;
     } else {
@@ -172,11 +207,13 @@ class Lowering {
     }
   }
 
+  const Module& module_;
   Graph& graph_;
   std::vector<Node*> hints_;
   std::vector<Group> groups_;
   std::unordered_map<const Value*, ValueGrid> grids_;
   std::unordered_map<const Value*, Value*> codes_;
+  std::vector<Node*> replaced_;
 };
 
 }  // namespace
@@ -210,11 +247,18 @@ Module add_observers(const Module& module, int64_t preset) {
   return result;
 }
 
-Module lower(const Module& module, const std::vector<ValueGrid>& grids) {
+std::vector<PairGrid> known_grids(const Module& module) {
+  std::vector<PairGrid> grids;
+  for (Node* hint : hints_of(*module.get_method("forward").graph())) {
+    grids.push_back(known_grid(hint->input(0), module));
+  }
+  return grids;
+}
+
+Module lower(const Module& module, const std::vector<PairGrid>& grids) {
   Module result = copy_of(module);
   const std::shared_ptr<Graph> graph = result.get_method("forward").graph();
-  Lowering(graph, grids).run();
-  torch::jit::EliminateDeadCode(graph);
+  Lowering(result, graph, grids).run();
   erase_record(*graph);
   graph->lint();
   return result;

@@ -15,6 +15,20 @@ struct ValueGrid {
   int32_t zero_point;
 };
 
+/// What is known of the grid of an annotated value.
+struct PairGrid {
+  enum class Kind : int64_t {
+    kUnknown,  ///< to be observed
+    kFixed,    ///< a quantizer in the graph gives it
+    kFloat,    ///< the result of a prepared group without quantizer: no grid
+  };
+  Kind kind = Kind::kUnknown;
+  ValueGrid grid{1.0F, 0};
+};
+
+/// For each pair, in graph order, what the graph says.
+std::vector<PairGrid> known_grids(const torch::jit::Module& module);
+
 /// A copy of a partitioned module that observes the range of every annotated value.
 ///
 /// The state of pair i is in the attributes `horizon_<i>_min_val`, `_max_val`, `_observed`,
@@ -24,9 +38,10 @@ torch::jit::Module add_observers(const torch::jit::Module& module, int64_t prese
 
 /// A copy of a partitioned module in which groups run on codes.
 ///
-/// `grids`: one for each pair, in graph order. Groups of conv2d, conv_transpose2d, linear, add and
-/// mul (then batch norm, relu, relu6, max_pool2d) with constant weights become integer operators;
-/// other groups run in float on the values of the grids.
-torch::jit::Module lower(const torch::jit::Module& module, const std::vector<ValueGrid>& grids);
+/// `grids`: one for each pair, in graph order; kFloat leaves a value without one. Groups of conv2d,
+/// conv_transpose2d, linear, add and mul (then batch norm, relu, relu6, max_pool2d) with constant
+/// weights become integer operators; other groups run in float on the values of the grids. Groups
+/// of a prepared module (horizon::fused) become exactly what they compute in eval mode.
+torch::jit::Module lower(const torch::jit::Module& module, const std::vector<PairGrid>& grids);
 
 }  // namespace horizon::jit

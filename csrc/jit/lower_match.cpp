@@ -6,6 +6,7 @@
 
 #include "jit/classify.h"
 #include "jit/facts.h"
+#include "jit/lower_grids.h"
 #include "jit/pairs.h"
 
 namespace horizon::jit {
@@ -93,13 +94,65 @@ bool match_convolution(const Node* node, const AnchorOp& op, IntegerGroup& group
          read_ints(node, "output_padding", group.output_padding) && read_padding(node, group);
 }
 
-bool match_head(const Node* node, IntegerGroup& group) {
+// A prepared model's group; its arguments are attributes of the module where freezing left them.
+bool match_fused(const Node* node, const torch::jit::Module& module, IntegerGroup& group) {
+  bool known = true;
+  const auto now = [&](const char* name) {
+    Value* value = named_input(node, name);
+    if (value->node()->kind() == c10::prim::ListConstruct) {
+      std::vector<int64_t> items;
+      for (const Value* item : value->node()->inputs()) {
+        const auto one = torch::jit::constant_as<int64_t>(item);
+        known = known && one.has_value();
+        items.push_back(one.value_or(0));
+      }
+      return c10::IValue(items);
+    }
+    const auto given = value_now(value, module);
+    known = known && given.has_value();
+    return given.value_or(c10::IValue());
+  };
+  const auto tensor = [&](const char* name) {
+    const c10::IValue given = now(name);
+    return given.isTensor() ? given.toTensor().detach() : at::Tensor();
+  };
+  const c10::IValue integer = now("integer"), quantizes = now("quantize_weight");
+  const c10::IValue numbers[] = {now("base"), now("groups"), now("activation"), now("eps")};
+  const c10::IValue lists[] = {now("stride"), now("padding"), now("dilation"),
+                               now("output_padding")};
+  group.weight = tensor("weight");
+  group.bias = tensor("bias");
+  if (!known || !integer.toBool() || !quantizes.toBool() || !group.weight.defined()) return false;
+  group.base = numbers[0].toInt();
+  group.groups = numbers[1].toInt();
+  group.activation = numbers[2].toInt();
+  group.stride = lists[0].toIntVector();
+  group.padding = lists[1].toIntVector();
+  group.dilation = lists[2].toIntVector();
+  group.output_padding = lists[3].toIntVector();
+  if (now("batch_norm").toBool()) {
+    group.gamma = tensor("bn_weight");
+    group.beta = tensor("bn_bias");
+    group.mean = tensor("running_mean");
+    group.var = tensor("running_var");
+    group.eps = numbers[3].toDouble();
+  }
+  return known;
+}
+
+bool match_head(const Node* node, const torch::jit::Module& module, IntegerGroup& group) {
   const auto take = [&](std::size_t input) {
     Value* value = const_cast<Value*>(node->inputs()[input]);
     group.operands.push_back(value);
     return is_stop_fusion(value->node());
   };
-  if (const auto op = anchor_op(node)) return match_convolution(node, *op, group) && take(op->data);
+  if (const auto op = anchor_op(node)) {
+    if (op_name(node) != "horizon::fused") {
+      return match_convolution(node, *op, group) && take(op->data);
+    }
+    if (!match_fused(node, module, group) || !take(op->data)) return false;
+    return node->inputs()[*op->skip]->mustBeNone() || take(*op->skip);
+  }
   const std::string name = op_name(node);
   const bool add = name == "aten::add";
   if (!add && name != "aten::mul") return false;
@@ -149,10 +202,12 @@ bool match_follower(Node* node, IntegerGroup& group) {
 
 }  // namespace
 
-std::optional<IntegerGroup> match_integer_group(const Group& group) {
+std::optional<IntegerGroup> match_integer_group(const Group& group,
+                                                const torch::jit::Module& module) {
   IntegerGroup result;
-  if (!match_head(group.nodes.front(), result)) return std::nullopt;
-  const Value* data = group.nodes.front()->output();
+  if (!match_head(group.nodes.front(), module, result)) return std::nullopt;
+  const Node* head = group.nodes.front();
+  const Value* data = head->outputs()[0];
   for (std::size_t i = 1; i < group.nodes.size(); ++i) {
     Node* node = group.nodes[i];
     // Arithmetic between the operators has no place in a single one.
@@ -162,8 +217,12 @@ std::optional<IntegerGroup> match_integer_group(const Group& group) {
     if (!match_follower(node, result)) return std::nullopt;
     data = node->output();
   }
-  result.result = group.nodes.back()->output();
-  if (group.exits.size() != 1 || group.exits[0] != result.result) return std::nullopt;
+  result.result = group.nodes.back()->output(0);
+  for (const Value* exit : group.exits) {
+    // The further results of a fused group are its grid, which is known.
+    const bool grid = exit->node() == head && exit->offset() != 0;
+    if (exit != result.result && !grid) return std::nullopt;
+  }
   const auto& uses = result.result->uses();
   const bool closed = uses.size() == 1 && is_cast_hint(uses[0].user);
   const bool raw = std::none_of(uses.begin(), uses.end(),

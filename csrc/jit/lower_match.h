@@ -23,14 +23,16 @@ struct IntegerGroup {
   at::Tensor gamma, beta, mean, var;  ///< of a batch norm; mean is undefined without one
   double eps = 0;
 
-  std::vector<torch::jit::Value*> operands;  ///< the results of pairs: data, or both of a join
-  int64_t activation = 0;                    ///< 0 none, 1 relu, 2 relu6
-  std::vector<torch::jit::Node*> pools;      ///< max poolings, which keep the grid
+  /// The results of pairs: data (and the skip of a fused add), or both of a join.
+  std::vector<torch::jit::Value*> operands;
+  int64_t activation = 0;                ///< 0 none, 1 relu, 2 relu6
+  std::vector<torch::jit::Node*> pools;  ///< max poolings, which keep the grid
   torch::jit::Value* result = nullptr;
 };
 
 /// nullopt for a group that these operators do not compute.
-std::optional<IntegerGroup> match_integer_group(const Group& group);
+std::optional<IntegerGroup> match_integer_group(const Group& group,
+                                                const torch::jit::Module& module);
 
 /// The value whose range is that of `value`: back through max poolings and dropouts.
 torch::jit::Value* range_of(torch::jit::Value* value);
