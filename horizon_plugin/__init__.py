@@ -15,11 +15,12 @@ from horizon_plugin._library import __version__, cmake_dir
 
 # The order matters: the stages of `nn` are built on parts of `quantization`.
 from horizon_plugin import quantization  # isort: skip
-from horizon_plugin import fusion_patterns, jit, nn, ops, qat_mode  # isort: skip
+from horizon_plugin import export, fusion_patterns, jit, nn, ops, qat_mode  # isort: skip
 
 __all__ = [
     "__version__",
     "cmake_dir",
+    "export",
     "fusion_patterns",
     "jit",
     "nn",

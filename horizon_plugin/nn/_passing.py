@@ -49,7 +49,8 @@ class ConvertedPassing(ConvertedLayer, nn.Module):
                 # The result of a float island still may meet a layer that quantizes it.
                 return y if tag is None else _carry.set_tag(y, tag)
             scale, zero_point = self.operand_codes(x, "input")
-            self._zero_points.setdefault(tag[4], zero_point)
+            if not torch.compiler.is_compiling():  # export forbids attributes that change
+                self._zero_points.setdefault(tag[4], zero_point)
             y = self._run(x, zero_point)
             return _carry.set_tag(y, ("codes", scale, zero_point, _carry.version_of(y), tag[4]))
 
