@@ -202,6 +202,9 @@ class Lowering {
     if (whole.nodes.front()->kind() == op("fused")) replaced_.push_back(whole.nodes.front());
     if (grids_.count(group.result) != 0) {
       codes_[group.result] = result;
+      for (const torch::jit::Use& use : std::vector<torch::jit::Use>(group.result->uses())) {
+        if (reads_shape(use.user)) use.user->replaceInput(use.offset, result);
+      }
     } else {
       group.result->replaceAllUsesWith(result);
     }

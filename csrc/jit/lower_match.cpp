@@ -223,7 +223,10 @@ std::optional<IntegerGroup> match_integer_group(const Group& group,
     const bool grid = exit->node() == head && exit->offset() != 0;
     if (exit != result.result && !grid) return std::nullopt;
   }
-  const auto& uses = result.result->uses();
+  auto uses = result.result->uses();
+  uses.erase(std::remove_if(uses.begin(), uses.end(),
+                            [](const auto& use) { return reads_shape(use.user); }),
+             uses.end());
   const bool closed = uses.size() == 1 && is_cast_hint(uses[0].user);
   const bool raw = std::none_of(uses.begin(), uses.end(),
                                 [](const auto& use) { return is_cast_hint(use.user); });
@@ -231,6 +234,11 @@ std::optional<IntegerGroup> match_integer_group(const Group& group,
   const bool can_be_raw = result.head == IntegerGroup::Head::kConvolution && result.pools.empty();
   if (!closed && !(raw && can_be_raw)) return std::nullopt;
   return result;
+}
+
+bool reads_shape(const Node* node) {
+  const std::string name = op_name(node);
+  return name == "aten::size" || name == "aten::dim";
 }
 
 Value* range_of(Value* value) {

@@ -34,6 +34,9 @@ struct IntegerGroup {
 std::optional<IntegerGroup> match_integer_group(const Group& group,
                                                 const torch::jit::Module& module);
 
+/// Whether the node reads what a value and its codes have in common.
+bool reads_shape(const torch::jit::Node* node);
+
 /// The value whose range is that of `value`: back through max poolings and dropouts.
 torch::jit::Value* range_of(torch::jit::Value* value);
 
