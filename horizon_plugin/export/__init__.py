@@ -1,5 +1,6 @@
 """Files and graphs for others: ONNX, and the partition of `torch.export` programs."""
 
 from horizon_plugin.export._onnx import to_onnx
+from horizon_plugin.export._partition import ProgramGroup, ProgramPartition, partition
 
-__all__ = ["to_onnx"]
+__all__ = ["ProgramGroup", "ProgramPartition", "partition", "to_onnx"]

@@ -71,6 +71,8 @@ def _weight(step: Step, folded: Parameters, base: int, groups: int) -> str:
     inputs = [
         w.constant(f"{step.layer}.weight", codes),
         w.constant(f"{step.layer}.weight_scale", folded.scale),
+        # Optional in ONNX, but without it onnxruntime's Gemm stays in float.
+        w.constant("weight_zero_point", torch.zeros_like(folded.scale, dtype=torch.int8)),
     ]
     real = w.node("DequantizeLinear", inputs, f"{step.hint}.weight", axis=axis)
     if base == _TRANSPOSED and groups > 1:

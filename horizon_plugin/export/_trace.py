@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from horizon_plugin._traced import copy_model
+from horizon_plugin.export._quiet import quiet
 from horizon_plugin.nn._layer import ConvertedLayer, PreparedLayer
 from horizon_plugin.quantization._convert import convert
 
@@ -57,10 +58,10 @@ def trace(model: nn.Module, arguments: tuple[Tensor, ...], dynamic_batch: bool) 
     if dynamic_batch:
         arguments = tuple(torch.cat([x, x]) if x.dim() and x.size(0) == 1 else x for x in arguments)
         shapes = tuple({0: Dim.AUTO} if x.dim() else {} for x in arguments)
-    with torch.no_grad():
+    with torch.no_grad(), quiet():
         program = torch.export.export(model, arguments, dynamic_shapes=shapes, strict=False)
-    table = torch.export.default_decompositions()
-    for name in _WHOLE:
-        packet, overload = name.split(".")
-        table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
-    return program.run_decompositions(table)
+        table = torch.export.default_decompositions()
+        for name in _WHOLE:
+            packet, overload = name.split(".")
+            table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
+        return program.run_decompositions(table)
