@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from horizon_plugin.export._single_ops import adaptive_average, average_pool, window
-from horizon_plugin.export._step import Step, Unsupported, fixed, spatial, without_batch
+from horizon_plugin.export import _image_ops
+from horizon_plugin.export._step import Step, Unsupported, fixed, shape_of
 from horizon_plugin.export._writer import Value
 
 Operand = Value | Tensor
@@ -57,8 +56,7 @@ def _split(step: Step, x: Operand, _sizes: Any, dim: int) -> list[Value]:
     sizes = step.writer.integers("split", fixed(lengths, "a split"))
     hints = [f"{step.hint}.{i}" for i in range(len(parts))]
     names = step.writer.nodes_out("Split", [step.use(x), sizes], hints, axis=dim)
-    shapes = [tuple(s if isinstance(s, int) else None for s in part.shape) for part in parts]
-    return [Value(n, s, p.dtype) for n, s, p in zip(names, shapes, parts, strict=True)]
+    return [Value(n, shape_of(p), p.dtype) for n, p in zip(names, parts, strict=True)]
 
 
 def _cat(step: Step, tensors: list[Operand], dim: int) -> Value:
@@ -196,30 +194,6 @@ def _addmm(
     return step.emit("Gemm", a, b, bias, beta=float(beta), alpha=float(alpha))
 
 
-def _convolution(
-    step: Step,
-    x: Operand,
-    weight: Operand,
-    bias: Operand | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    transposed: bool,
-    output_padding: list[int],
-    groups: int,
-) -> Value:
-    inputs: list[Any] = [x, weight] if bias is None else [x, weight, bias]
-    return step.emit(
-        "ConvTranspose" if transposed else "Conv",
-        *inputs,
-        strides=list(stride),
-        pads=[*padding, *padding],
-        dilations=list(dilation),
-        group=groups,
-        output_padding=list(output_padding) if transposed else None,
-    )
-
-
 def _batch_norm(
     step: Step,
     x: Operand,
@@ -241,90 +215,6 @@ def _layer_norm(
     weight = torch.ones(shape, dtype=x.dtype) if weight is None else weight
     inputs: list[Any] = [x, weight] if bias is None else [x, weight, bias]
     return [step.emit("LayerNormalization", *inputs, axis=-len(shape), epsilon=float(eps))]
-
-
-def _max_pool(
-    step: Step,
-    x: Value,
-    kernel: list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    ceil_mode: bool,
-) -> list[Value]:
-    name, added = spatial(step, x)
-    attributes = window(step, x, kernel, stride, padding, dilation, ceil_mode)
-    y = step.node("MaxPool", name, dilations=list(dilation), **attributes)
-    return [step.value(without_batch(step, y, added))]
-
-
-def _avg_pool(
-    step: Step,
-    x: Value,
-    kernel: list[int],
-    stride: list[int],
-    padding: list[int],
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor: int | None,
-) -> Value:
-    name, added = spatial(step, x)
-    y = average_pool(step, x, name, kernel, stride, padding, ceil_mode, count_include_pad, divisor)
-    return step.value(without_batch(step, y, added))
-
-
-def _adaptive_avg_pool(step: Step, x: Value, output: list[int]) -> Value:
-    name, added = spatial(step, x)
-    return step.value(without_batch(step, adaptive_average(step, x, name, output), added))
-
-
-def _pad(step: Step, x: Operand, pad: list[int], mode: str, value: float | None) -> Value:
-    names = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
-    rank = len(x.shape)
-    begin, end = [0] * rank, [0] * rank
-    for i in range(len(pad) // 2):
-        begin[rank - 1 - i], end[rank - 1 - i] = pad[2 * i], pad[2 * i + 1]
-    inputs = [step.writer.integers("pads", [*begin, *end])]
-    if mode == "constant":
-        inputs.append(step.use(torch.tensor(value or 0, dtype=x.dtype)))
-    return step.emit("Pad", x, *inputs, mode=names[mode])
-
-
-def _nearest(step: Step, x: Operand, *_: Any) -> Value:
-    sizes = fixed(x.shape[2:], "a size of an interpolation")
-    results = fixed(step.shape[2:], "a size of an interpolation")
-    if all(result % size == 0 for size, result in zip(sizes, results, strict=True)):
-        scales = [result / size for size, result in zip(sizes, results, strict=True)]
-        return step.value(_resize(step, x, scales, "nearest", "asymmetric"))
-    # Which pixel is nearest depends on the rounding of a quotient: the indices are torch's.
-    name = step.use(x)
-    for axis, (size, result) in enumerate(zip(sizes, results, strict=True), 2):
-        places = torch.arange(size, dtype=torch.float32).reshape(1, 1, size)
-        index = F.interpolate(places, size=result).reshape(-1).long()
-        name = step.node("Gather", name, index, axis=axis)
-    return step.value(name)
-
-
-def _bilinear(
-    step: Step, x: Operand, size: list[int] | None, align_corners: bool, factors: list[float] | None
-) -> Value:
-    sizes = fixed(x.shape[2:], "a size of an interpolation")
-    results = fixed(step.shape[2:], "a size of an interpolation")
-    scales = factors or [result / size for size, result in zip(sizes, results, strict=True)]
-    coordinates = "align_corners" if align_corners else "half_pixel"
-    return step.value(_resize(step, x, list(scales), "linear", coordinates))
-
-
-def _resize(step: Step, x: Operand, scales: list[float], mode: str, coordinates: str) -> str:
-    return step.node(
-        "Resize",
-        x,
-        "",
-        torch.tensor([1.0, 1.0, *scales]),
-        mode=mode,
-        coordinate_transformation_mode=coordinates,
-        nearest_mode="floor" if mode == "nearest" else None,
-    )
 
 
 def _where(step: Step, condition: Operand, a: Any, b: Any) -> Value:
@@ -370,6 +260,7 @@ _VIEWS += " squeeze.dim squeeze.dims squeeze.default flatten.using_ints"
 
 #: "aten::relu.default" -> what writes it.
 EMITTERS: dict[str, Callable[..., Any]] = {
+    **_image_ops.EMITTERS,
     **{f"aten::{name}.default": _unary(op) for op, name in _RENAMED.items()},
     **{
         f"aten::{name}.{overload}": _binary(op)
@@ -406,14 +297,7 @@ EMITTERS: dict[str, Callable[..., Any]] = {
     "aten::addmm.default": _addmm,
     "aten::mm.default": _binary("MatMul"),
     "aten::bmm.default": _binary("MatMul"),
-    "aten::convolution.default": _convolution,
     "aten::_native_batch_norm_legit_no_training.default": _batch_norm,
     "aten::native_layer_norm.default": _layer_norm,
-    "aten::max_pool2d_with_indices.default": _max_pool,
-    "aten::avg_pool2d.default": _avg_pool,
-    "aten::_adaptive_avg_pool2d.default": _adaptive_avg_pool,
-    "aten::pad.default": _pad,
-    "aten::upsample_nearest2d.vec": _nearest,
-    "aten::upsample_bilinear2d.vec": _bilinear,
     "aten::where.self": _where,
 }

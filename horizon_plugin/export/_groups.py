@@ -68,11 +68,13 @@ def _weight(step: Step, folded: Parameters, base: int, groups: int) -> str:
     codes, axis = folded.codes, 0
     if base == _TRANSPOSED and groups == 1:
         codes, axis = codes.transpose(0, 1), 1
+    # A zero point is optional in ONNX, but without it onnxruntime's Gemm stays in float; and it
+    # cannot rewrite layers that share one for machines without VNNI.
+    zero_points = torch.zeros_like(folded.scale, dtype=torch.int8)
     inputs = [
-        w.constant(f"{step.layer}.weight", codes),
+        w.constant(f"{step.layer}.weight", codes, owner=step.layer),
         w.constant(f"{step.layer}.weight_scale", folded.scale),
-        # Optional in ONNX, but without it onnxruntime's Gemm stays in float.
-        w.constant("weight_zero_point", torch.zeros_like(folded.scale, dtype=torch.int8)),
+        w.constant(f"{step.layer}.weight_zero_point", zero_points, owner=step.layer),
     ]
     real = w.node("DequantizeLinear", inputs, f"{step.hint}.weight", axis=axis)
     if base == _TRANSPOSED and groups > 1:

@@ -18,7 +18,6 @@ from horizon_plugin.export._quiet import quiet
 from horizon_plugin.export._walk import layer_of
 from horizon_plugin.jit._partition import ConvolutionReport, _check_options
 
-
 _CONVOLUTION = re.compile(r"aten::(conv(_transpose)?[123]d|_?convolution(_mode)?)")
 _FUSED_LINEAR = 2
 
@@ -127,7 +126,7 @@ def _reads_pair(made: Any) -> list[str]:
 def _insert_pairs(graph: fx.Graph, mirror: Mirror, dtype: str) -> dict[fx.Node, fx.Node]:
     """Give the copy of the program the pairs of its mirror; value -> its pair's result."""
     present = {
-        stop.args[0].args[0]: stop  # type: ignore[union-attr]
+        stop.args[0].args[0]: stop
         for stop in graph.nodes
         if stop.target is torch.ops.annotation.stop_fusion.default
     }
@@ -150,9 +149,9 @@ def _insert_pairs(graph: fx.Graph, mirror: Mirror, dtype: str) -> dict[fx.Node, 
         for node in (hint, stop):
             node.meta = dict(source.meta)
         pairs[source] = stop
-    for made, node in mirror.nodes():
-        if node is not None and not _is_hint(made) and not _is_stop(made):
-            _read(node, _reads_pair(made), mirror, pairs)
+    for made, user in mirror.nodes():
+        if user is not None and not _is_hint(made) and not _is_stop(made):
+            _read(user, _reads_pair(made), mirror, pairs)
     _read(graph.output_node(), _reads_pair(mirror.graph.return_node()), mirror, pairs)
     return pairs
 
@@ -196,7 +195,7 @@ def _takes_number(node: fx.Node) -> bool:
     if schema is None or schema.name != "horizon::fused":
         return schema is not None and _CONVOLUTION.fullmatch(schema.name) is not None
     place = [argument.name for argument in schema.arguments].index("base")
-    return node.args[place] != _FUSED_LINEAR
+    return bool(node.args[place] != _FUSED_LINEAR)
 
 
 def _groups(mirror: Mirror, pairs: dict[str, str]) -> tuple[ProgramGroup, ...]:

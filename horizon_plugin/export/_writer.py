@@ -63,10 +63,10 @@ class Writer:
         self._names.add(name)
         return name
 
-    def constant(self, hint: str, value: Tensor) -> str:
-        """The name of an initializer that holds `value`; equal ones are shared."""
+    def constant(self, hint: str, value: Tensor, owner: str = "") -> str:
+        """The name of an initializer that holds `value`; equal ones are shared, of one owner."""
         array = value.detach().cpu().contiguous().numpy()
-        key = (str(array.dtype), array.shape, array.tobytes())
+        key = (owner, str(array.dtype), array.shape, array.tobytes())
         if key not in self._constants:
             name = self.name(hint)
             self.initializers.append(self.onnx.numpy_helper.from_array(array, name))
