@@ -122,6 +122,7 @@ set(HORIZON_NN_SOURCES
     csrc/nn/stubs.cpp
     csrc/nn/unary_ops.cpp
     csrc/nn/unary.cpp
+    csrc/nn/batch_norm.cpp
     csrc/nn/group.cpp
     csrc/nn/group_layer.cpp
     csrc/nn/members.cpp
@@ -174,5 +175,7 @@ set(HORIZON_TEST_SOURCES
 set(HORIZON_NN_TEST_SOURCES
     tests/cpp/test_nn_family.cpp
     tests/cpp/test_nn_fuse.cpp
+    tests/cpp/test_nn_layers.cpp
     tests/cpp/test_nn_layouts.cpp
-    tests/cpp/test_nn_quantize.cpp)
+    tests/cpp/test_nn_quantize.cpp
+    tests/cpp/test_nn_transposed.cpp)

@@ -72,6 +72,17 @@ std::tuple<at::Tensor, at::Tensor> FakeQuantizeImpl::grid() const {
   return {scale.clone(), zero_point - quant::quant_min(qconfig_.preset)};
 }
 
+void FakeQuantizeImpl::fix(const FixedGrid& grid) {
+  const bool affine = qconfig_.preset == quant::Preset::kX86;
+  TORCH_CHECK_VALUE(affine || grid.zero_point == 0,
+                    "FakeQuantize: 'zero_point' must be 0 on the symmetric grid of ",
+                    preset_name(qconfig_.preset), ", got ", grid.zero_point);
+  TORCH_CHECK_VALUE(grid.zero_point >= 0 && grid.zero_point <= 255,
+                    "FakeQuantize: 'zero_point' must be in [0, 255], got ", grid.zero_point);
+  scale.fill_(grid.scale);
+  zero_point.fill_(grid.zero_point);
+}
+
 void FakeQuantizeImpl::set_state(FakeQuantState state) {
   fake_quant_enabled = state != FakeQuantState::kCalibration;
   observer_enabled = state != FakeQuantState::kValidation;

@@ -15,6 +15,12 @@ enum class FakeQuantState {
   kCalibration,  ///< ranges move, also in eval mode; fake-quant is off
 };
 
+/// A grid whose range is known; `zero_point` in the grid's own terms.
+struct FixedGrid {
+  double scale = 1;
+  int64_t zero_point = 0;
+};
+
 /// The quantizer of an output: the state of a range, and fake quantization on it.
 ///
 /// Buffers, as in Python: min_val, max_val, scale (fp32), observed (int64), zero_point (int32, in
@@ -37,6 +43,8 @@ class FakeQuantizeImpl : public FixedDtypes<LayerOf<FakeQuantizeImpl>> {
   /// Fresh tensors: the scale and the zero point of the stored codes.
   std::tuple<at::Tensor, at::Tensor> grid() const;
   void set_state(FakeQuantState state);
+  /// Sets the grid. Throws ValueError for a zero point that the preset does not have.
+  void fix(const FixedGrid& grid);
 
   std::shared_ptr<FakeQuantizeImpl> blank() const;
   void pretty_print(std::ostream& stream) const override;

@@ -1,5 +1,6 @@
 #include "nn/fused.h"
 
+#include <ATen/ops/conv_transpose2d.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/relu6.h>
 
@@ -38,7 +39,7 @@ FusedImpl::FusedImpl(const fuse::Variant& variant, std::shared_ptr<torch::nn::Mo
 }
 
 at::Tensor FusedImpl::compute(const Operands& operands, bool add_relu) {
-  at::Tensor z = call(*base_, operands.source);
+  at::Tensor z = operands.output_size ? resized(operands) : call(*base_, operands.source);
   if (bn_ != nullptr) {
     TORCH_CHECK_VALUE(spec_.base != 2 || z.dim() == 2, label(),
                       ": 'input' must be 2-D, [N, features], for a linear layer fused with "
@@ -55,6 +56,13 @@ at::Tensor FusedImpl::compute(const Operands& operands, bool add_relu) {
     default:
       return z;
   }
+}
+
+at::Tensor FusedImpl::resized(const Operands& operands) const {
+  const auto [weight, bias] = base_tensors(*base_);
+  return at::conv_transpose2d(operands.source, weight, maybe(bias), spec_.stride, spec_.padding,
+                              spec_.output_padding_for(operands.source, operands.output_size),
+                              spec_.groups, spec_.dilation);
 }
 
 void FusedImpl::train(bool on) {

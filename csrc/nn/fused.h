@@ -36,6 +36,9 @@ class FusedImpl : public LayerOf<FusedImpl, GroupLayer> {
   bool live_statistics() const override { return bn_ != nullptr && bn_->is_training(); }
 
  private:
+  /// The base's result in the size that it was called for.
+  at::Tensor resized(const Operands& operands) const;
+
   GroupSpec spec_;
   // Not a child: its tensors are registered here, under the names that every stage uses.
   std::shared_ptr<torch::nn::Module> base_;

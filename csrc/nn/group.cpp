@@ -37,6 +37,7 @@ std::vector<int64_t> pad_amounts(const torch::nn::detail::ConvNdOptions<2>& opti
 template <class Options>
 void describe_convolution(const Options& options, GroupSpec& spec) {
   spec.out_channels = options.out_channels();
+  spec.kernel_size = to_list(options.kernel_size());
   spec.stride = to_list(options.stride());
   spec.dilation = to_list(options.dilation());
   spec.output_padding = to_list(options.output_padding());
@@ -84,6 +85,29 @@ int64_t GroupSpec::activation(bool add_relu) const {
 
 at::Tensor GroupSpec::padded(const at::Tensor& input) const {
   return pads.empty() ? input : at::pad(input, pads, pad_mode);
+}
+
+std::vector<int64_t> GroupSpec::output_padding_for(
+    const at::Tensor& input, const std::optional<std::vector<int64_t>>& output_size) const {
+  if (!output_size) return output_padding;
+  const at::IntArrayRef size = *output_size;
+  TORCH_CHECK_VALUE(
+      input.dim() >= 3 && (size.size() == 2 || static_cast<int64_t>(size.size()) == input.dim()),
+      "conv_transpose2d: 'output_size' must be [H, W] or of as many dimensions as "
+      "the input, got ",
+      size, " for an input of ", input.dim(), " dimensions");
+  std::vector<int64_t> result;
+  for (std::size_t i = 0; i < 2; ++i) {
+    const int64_t wanted = size[size.size() - 2 + i];
+    const int64_t smallest =
+        (input.size(input.dim() - 2 + static_cast<int64_t>(i)) - 1) * stride[i] - 2 * padding[i] +
+        dilation[i] * (kernel_size[i] - 1) + 1;
+    TORCH_CHECK_VALUE(wanted >= smallest && wanted < smallest + stride[i],
+                      "conv_transpose2d: 'output_size' must be in [", smallest, ", ",
+                      smallest + stride[i] - 1, "] in dimension ", i, ", got ", wanted);
+    result.push_back(wanted - smallest);
+  }
+  return result;
 }
 
 std::pair<at::Tensor, at::Tensor> base_tensors(const torch::nn::Module& base) {

@@ -3,6 +3,7 @@
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,7 +18,7 @@ struct GroupSpec {
   /// `base` argument of the operators: 0 conv2d, 1 conv_transpose2d, 2 linear.
   int64_t base = 0;
   int64_t out_channels = 0;
-  std::vector<int64_t> stride{1, 1}, dilation{1, 1}, output_padding{0, 0};
+  std::vector<int64_t> kernel_size{1, 1}, stride{1, 1}, dilation{1, 1}, output_padding{0, 0};
   /// Of the operator: two entries, or top, left, bottom, right.
   std::vector<int64_t> padding{0, 0};
   int64_t groups = 1;
@@ -34,6 +35,10 @@ struct GroupSpec {
   std::string name() const { return fuse::class_name(variant); }
   /// The input as the operator takes it.
   at::Tensor padded(const at::Tensor& input) const;
+  /// The output padding with which a transposed convolution of `input` has `output_size`, [H, W] or
+  /// the whole shape; its own without one. Throws ValueError for sizes out of reach.
+  std::vector<int64_t> output_padding_for(
+      const at::Tensor& input, const std::optional<std::vector<int64_t>>& output_size) const;
 };
 
 /// Weight and bias (undefined if there is none) of a Conv2d, ConvTranspose2d or Linear; the

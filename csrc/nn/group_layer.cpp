@@ -3,29 +3,49 @@
 namespace horizon::nn {
 
 at::Tensor GroupLayer::forward(const at::Tensor& input) {
-  TORCH_CHECK_VALUE(!variant().add, label(),
-                    " is a fused add: use its methods add(x, y) and add_relu(x, y), or "
-                    "run(input, skip) where it was built by hand");
-  return compute({input, std::nullopt}, false);
+  check_add(false);
+  return compute_checked({input, std::nullopt, std::nullopt}, false);
 }
 
-at::Tensor GroupLayer::run(const at::Tensor& input, const at::Tensor& skip) {
-  check_add();
-  return compute({input, skip}, false);
+at::Tensor GroupLayer::forward_sized(const at::Tensor& input, at::IntArrayRef output_size) {
+  check_add(false);
+  return compute_checked({input, std::nullopt, output_size.vec()}, false);
+}
+
+at::Tensor GroupLayer::run(const at::Tensor& input, const at::Tensor& skip,
+                           at::OptionalIntArrayRef output_size) {
+  check_add(true);
+  std::optional<std::vector<int64_t>> size;
+  if (output_size) size = output_size->vec();
+  return compute_checked({input, skip, std::move(size)}, false);
 }
 
 at::Tensor GroupLayer::add(const at::Tensor& x, const at::Tensor& y) {
-  check_add();
-  return compute(resolve_operands(group, x, y, live_statistics()), false);
+  check_add(true);
+  return compute_checked(resolve_operands(group, x, y, live_statistics()), false);
 }
 
 at::Tensor GroupLayer::add_relu(const at::Tensor& x, const at::Tensor& y) {
-  check_add();
-  return compute(resolve_operands(group, x, y, live_statistics()), true);
+  check_add(true);
+  return compute_checked(resolve_operands(group, x, y, live_statistics()), true);
 }
 
-void GroupLayer::check_add() const {
-  TORCH_CHECK_VALUE(variant().add, label(), " has no add: use forward(input)");
+void GroupLayer::check_add(bool wanted) const {
+  TORCH_CHECK_VALUE(wanted || !variant().add, label(),
+                    " is a fused add: use its methods add(x, y) and add_relu(x, y), or "
+                    "run(input, skip) where it was built by hand");
+  TORCH_CHECK_VALUE(!wanted || variant().add, label(), " has no add: use forward(input)");
+}
+
+at::Tensor GroupLayer::compute_checked(const Operands& operands, bool add_relu) {
+  TORCH_CHECK_TYPE(operands.source.defined(), label(),
+                   ": 'input' must be a tensor, got an undefined one");
+  TORCH_CHECK_TYPE(!operands.skip || operands.skip->defined(), label(),
+                   ": 'skip' must be a tensor, got an undefined one");
+  if (spec().base != 1 && operands.output_size) {
+    return Layer::forward_sized(operands.source, *operands.output_size);
+  }
+  return compute(operands, add_relu);
 }
 
 void GroupLayer::refuse(const char* method) const {

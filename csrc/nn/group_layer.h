@@ -16,6 +16,7 @@ class GroupLayer : public FloatFunctionalImpl {
   /// [N, C, H, W] or [C, H, W], for Linear [*, features] (2-D with a batch norm), to the same.
   /// Throws ValueError for a group with an add.
   at::Tensor forward(const at::Tensor& input) override;
+  at::Tensor forward_sized(const at::Tensor& input, at::IntArrayRef output_size) override;
   /// The group's result. Throws ValueError unless one operand is the result of the group's base.
   at::Tensor add(const at::Tensor& x, const at::Tensor& y) override;
   /// The same with a relu inside the group.
@@ -23,8 +24,10 @@ class GroupLayer : public FloatFunctionalImpl {
   at::Tensor sub(const at::Tensor& x, const at::Tensor& y) override;
   at::Tensor mul(const at::Tensor& x, const at::Tensor& y) override;
   at::Tensor cat(const std::vector<at::Tensor>& tensors, int64_t dim = 0) override;
-  /// A group with an add, on its base's input and the other operand.
-  at::Tensor run(const at::Tensor& input, const at::Tensor& skip);
+  /// A group with an add, on its base's input and the other operand; `output_size` as in
+  /// `forward_sized`.
+  at::Tensor run(const at::Tensor& input, const at::Tensor& skip,
+                 at::OptionalIntArrayRef output_size = std::nullopt);
 
   virtual const GroupSpec& spec() const = 0;
   const fuse::Variant& variant() const { return spec().variant; }
@@ -40,7 +43,8 @@ class GroupLayer : public FloatFunctionalImpl {
 
  private:
   [[noreturn]] void refuse(const char* method) const;
-  void check_add() const;
+  void check_add(bool wanted) const;
+  at::Tensor compute_checked(const Operands& operands, bool add_relu);
 };
 
 }  // namespace horizon::nn

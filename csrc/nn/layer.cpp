@@ -8,6 +8,13 @@
 
 namespace horizon::nn {
 
+at::Tensor Layer::forward_sized(const at::Tensor& /*input*/, at::IntArrayRef output_size) {
+  TORCH_CHECK_VALUE(false, path.empty() ? class_name_of(*this) : path,
+                    ": 'output_size' must be left out, as only transposed convolutions take it, "
+                    "got ",
+                    output_size);
+}
+
 void Layer::copy_state(const Layer& from, const std::optional<torch::Device>& device) {
   const torch::NoGradGuard no_grad;
   const auto copied = [&](const at::Tensor& t) {
@@ -76,6 +83,18 @@ at::Tensor call(torch::nn::Module& module, const at::Tensor& input) {
                    "fused, got ",
                    class_name_of(module));
   return result;
+}
+
+at::Tensor call(torch::nn::Module& module, const at::Tensor& input, at::IntArrayRef output_size) {
+  if (auto* layer = dynamic_cast<Layer*>(&module)) {
+    return layer->forward_sized(input, output_size);
+  }
+  auto* conv = dynamic_cast<torch::nn::ConvTranspose2dImpl*>(&module);
+  TORCH_CHECK_TYPE(conv != nullptr,
+                   "call: 'module' must be a ConvTranspose2d, fused or not, to take an "
+                   "'output_size', got ",
+                   class_name_of(module));
+  return conv->forward(input, output_size);
 }
 
 std::string class_name_of(const torch::nn::Module& module) {

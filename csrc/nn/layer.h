@@ -3,6 +3,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/any.h>
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,12 +19,20 @@ class Layer : public torch::nn::Module {
   using torch::nn::Module::Module;
 
   virtual at::Tensor forward(const at::Tensor& input) = 0;
+  /// The same for a transposed convolution whose result shall have `output_size`: [H, W] or the
+  /// whole shape. Throws ValueError for other layers.
+  virtual at::Tensor forward_sized(const at::Tensor& input, at::IntArrayRef output_size);
 
   /// This module as a Sequential holds it.
   virtual torch::nn::AnyModule any() = 0;
 
-  /// Called after load_state_dict has written the module's tensors.
-  virtual void loaded() {}
+  /// Puts the tensors below `prefix` that the module holds in another form than it saves into
+  /// `state`, in place of that form.
+  virtual void save_state(const std::string& /*prefix*/,
+                          std::map<std::string, at::Tensor>& /*state*/) const {}
+  /// Takes those tensors from `state`, whose names, shapes and dtypes have been checked.
+  virtual void load_state(const std::string& /*prefix*/,
+                          const std::map<std::string, at::Tensor>& /*state*/) {}
 
   /// The module's name in its model, for messages.
   std::string path;
@@ -105,6 +114,8 @@ auto named(const std::string& path, Run&& run) -> decltype(run()) {
 /// be a member of a fused group. For children of a ModuleList or ModuleDict, whose types fusing
 /// changes. Throws TypeError for others.
 at::Tensor call(torch::nn::Module& module, const at::Tensor& input);
+/// The same with the size of the result, for a transposed convolution, fused or not.
+at::Tensor call(torch::nn::Module& module, const at::Tensor& input, at::IntArrayRef output_size);
 
 /// "Conv2d" for torch::nn::Conv2dImpl: the name of a module's class as messages spell it.
 std::string class_name_of(const torch::nn::Module& module);

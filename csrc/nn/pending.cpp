@@ -25,6 +25,7 @@ struct BaseCall {
   at::Tensor source;
   int64_t version;
   Context context;
+  std::optional<std::vector<int64_t>> output_size{};
 };
 
 /// The result of a convolution that its fused add has still to compute. Sizes and data are refused
@@ -157,6 +158,13 @@ at::Tensor PlaceholderImpl::forward(const at::Tensor& input) {
   return make_pending(group, {input, version_of(input), Context()}, false);
 }
 
+at::Tensor PlaceholderImpl::forward_sized(const at::Tensor& input, at::IntArrayRef output_size) {
+  if (role_ != PlaceholderRole::kBase) return Layer::forward_sized(input, output_size);
+  BaseCall call = pending_of(forward(input))->call();
+  call.output_size = output_size.vec();
+  return make_pending(group, call, false);
+}
+
 void PlaceholderImpl::pretty_print(std::ostream& stream) const {
   stream << "horizon::nn::Placeholder(fused into "
          << (group->add < 0 ? group->base_name() : group->add_name()) << ')';
@@ -177,14 +185,15 @@ Operands resolve_operands(const GroupPointer& group, const at::Tensor& x, const 
   for (const PendingImpl* link : {first, second}) {
     if (link != nullptr) link->spend();
   }
-  if (first == nullptr) return {second->source(), x};
-  if (second == nullptr) return {first->source(), y};
+  if (first == nullptr) return {second->source(), x, second->call().output_size};
+  if (second == nullptr) return {first->source(), y, first->call().output_size};
   TORCH_CHECK_VALUE(first == second || (first->source().is_same(second->source()) &&
+                                        first->call().output_size == second->call().output_size &&
                                         !(group->has_norm && live_statistics)),
                     group->add_name(), ".add: both operands are results of ", group->base_name(),
                     ", from two calls: a fused ", group->base_name(),
                     " is computed once for each add; leave it out of the fused list");
-  return {first->source(), std::nullopt};
+  return {first->source(), std::nullopt, first->call().output_size};
 }
 
 }  // namespace horizon::nn

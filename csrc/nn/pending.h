@@ -39,6 +39,7 @@ class PlaceholderImpl : public LayerOf<PlaceholderImpl> {
   explicit PlaceholderImpl(PlaceholderRole role);
 
   at::Tensor forward(const at::Tensor& input) override;
+  at::Tensor forward_sized(const at::Tensor& input, at::IntArrayRef output_size) override;
   std::shared_ptr<PlaceholderImpl> blank() const;
   void pretty_print(std::ostream& stream) const override;
 
@@ -48,8 +49,9 @@ class PlaceholderImpl : public LayerOf<PlaceholderImpl> {
 
 /// The operands of a fused add.
 struct Operands {
-  at::Tensor source;               ///< the input of the group's base
-  std::optional<at::Tensor> skip;  ///< nullopt: both came through the base, the result is z + z
+  at::Tensor source;                 ///< the input of the group's base
+  std::optional<at::Tensor> skip{};  ///< nullopt: both came through the base, the result is z + z
+  std::optional<std::vector<int64_t>> output_size{};  ///< that the base was called with
 };
 
 /// Tells the base's operand of a fused add from the other one. `live_statistics`: the batch norm

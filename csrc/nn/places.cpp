@@ -45,6 +45,14 @@ std::vector<Place> places_of(torch::nn::Module& model) {
   return places;
 }
 
+void refuse_null_children(const char* op, const torch::nn::Module& model) {
+  for (const auto& entry : model.named_children()) {
+    TORCH_CHECK_VALUE(entry.value() != nullptr, op, ": '", entry.key(), "' of ",
+                      class_name_of(model), " must be a module, got null: leave it unregistered");
+    refuse_null_children(op, *entry.value());
+  }
+}
+
 std::string replace_obstacle(const Place& place) {
   torch::nn::Module& parent = *place.parent;
   if (dynamic_cast<torch::nn::ModuleListImpl*>(&parent) != nullptr ||

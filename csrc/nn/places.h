@@ -24,6 +24,10 @@ struct Place {
 /// of this library's layers are left out.
 std::vector<Place> places_of(torch::nn::Module& model);
 
+/// Throws ValueError in the name of `op` for a null child, which torch's own traversals would
+/// follow.
+void refuse_null_children(const char* op, const torch::nn::Module& model);
+
 /// Why the child of `place` cannot be replaced ("must stand in …"), with the remedy; empty if it
 /// can.
 std::string replace_obstacle(const Place& place);

@@ -1,5 +1,6 @@
 #include "nn/prepare.h"
 
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 
 #include <algorithm>
@@ -28,6 +29,7 @@ bool is_prepared(const torch::nn::Module& module) {
   return exactly<nn::PreparedImpl>(module) != nullptr ||
          exactly<nn::PreparedFunctionalImpl>(module) != nullptr ||
          exactly<nn::PreparedUnaryImpl>(module) != nullptr ||
+         exactly<nn::PreparedBatchNormImpl>(module) != nullptr ||
          exactly<nn::PreparedQuantStubImpl>(module) != nullptr ||
          exactly<nn::PreparedDeQuantStubImpl>(module) != nullptr;
 }
@@ -36,6 +38,7 @@ bool is_converted(const torch::nn::Module& module) {
   return exactly<nn::ConvertedImpl>(module) != nullptr ||
          exactly<nn::ConvertedFunctionalImpl>(module) != nullptr ||
          exactly<nn::ConvertedUnaryImpl>(module) != nullptr ||
+         exactly<nn::ConvertedBatchNormImpl>(module) != nullptr ||
          exactly<nn::ConvertedQuantStubImpl>(module) != nullptr ||
          exactly<nn::ConvertedDeQuantStubImpl>(module) != nullptr;
 }
@@ -63,11 +66,17 @@ LayerPointer prepared_form(const Place& place, const QConfig& qconfig) {
   } else if (exactly<nn::FloatFunctionalImpl>(module) != nullptr) {
     layer =
         with_quantized_output(path, qconfig, std::make_shared<nn::PreparedFunctionalImpl>(qconfig));
-  } else if (exactly<nn::QuantStubImpl>(module) != nullptr) {
-    layer =
-        with_quantized_output(path, qconfig, std::make_shared<nn::PreparedQuantStubImpl>(qconfig));
+  } else if (const auto* stub = exactly<nn::QuantStubImpl>(module)) {
+    layer = nn::named("prepare: " + path, [&] {
+      return std::make_shared<nn::PreparedQuantStubImpl>(qconfig, stub->fixed());
+    });
+    layer = with_quantized_output(path, qconfig, layer);
   } else if (exactly<nn::DeQuantStubImpl>(module) != nullptr) {
     layer = std::make_shared<nn::PreparedDeQuantStubImpl>();
+  } else if (exactly<torch::nn::BatchNorm2dImpl>(module) != nullptr ||
+             exactly<torch::nn::BatchNorm1dImpl>(module) != nullptr) {
+    layer = with_quantized_output(
+        path, qconfig, std::make_shared<nn::PreparedBatchNormImpl>(place.child, qconfig));
   } else if (nn::UnaryOp unary = nn::unary_op(module); unary.on_floats) {
     layer = with_quantized_output(
         path, qconfig, std::make_shared<nn::PreparedUnaryImpl>(std::move(unary), qconfig));
@@ -153,6 +162,9 @@ LayerPointer converted_form(const torch::nn::Module& module) {
   if (const auto* unary = exactly<nn::PreparedUnaryImpl>(module)) {
     return std::make_shared<nn::ConvertedUnaryImpl>(*unary);
   }
+  if (const auto* bn = exactly<nn::PreparedBatchNormImpl>(module)) {
+    return std::make_shared<nn::ConvertedBatchNormImpl>(*bn);
+  }
   if (const auto* stub = exactly<nn::PreparedQuantStubImpl>(module)) {
     return std::make_shared<nn::ConvertedQuantStubImpl>(*stub);
   }
@@ -166,7 +178,7 @@ LayerPointer converted_form(const torch::nn::Module& module) {
 
 void warn_of_quantizers(torch::nn::Module& model) {
   std::vector<std::string> off, unseen;
-  for (const auto& entry : model.named_modules()) {
+  for (const auto& entry : model.named_modules("", /*include_self=*/false)) {
     const auto* quantizer = dynamic_cast<const nn::FakeQuantizeImpl*>(entry.value().get());
     if (quantizer == nullptr) continue;
     const std::string path = entry.key().substr(0, entry.key().rfind('.'));
@@ -194,6 +206,7 @@ void check_replaceable(const char* call, const Place& place) {
 
 void prepare(torch::nn::Module& model, const QConfig& qconfig, const QConfigs& overrides) {
   const c10::InferenceMode no_inference(false);  // its tensors could never be trained
+  nn::refuse_null_children("prepare", model);
   const std::vector<Place> places = nn::places_of(model);
   TORCH_CHECK_VALUE(!places.empty(), "prepare: 'model' must contain the layers, got a single ",
                     nn::class_name_of(model),
@@ -229,6 +242,7 @@ void prepare(torch::nn::Module& model, const QConfig& qconfig, const QConfigs& o
 
 void convert(torch::nn::Module& model) {
   const c10::InferenceMode no_inference(false);
+  nn::refuse_null_children("convert", model);
   const std::vector<Place> places = nn::places_of(model);
   SequenceCheck::Forms forms;
   bool converted = false;
@@ -251,6 +265,7 @@ void convert(torch::nn::Module& model) {
 }
 
 void set_fake_quantize(torch::nn::Module& model, nn::FakeQuantState state) {
+  nn::refuse_null_children("set_fake_quantize", model);
   bool any = false;
   for (const auto& module : model.modules(/*include_self=*/false)) {
     if (auto* quantizer = dynamic_cast<nn::FakeQuantizeImpl*>(module.get())) {
@@ -267,11 +282,14 @@ void set_fake_quantize(torch::nn::Module& model, nn::FakeQuantState state) {
 }
 
 void freeze_bn_stats(torch::nn::Module& model, bool frozen) {
+  nn::refuse_null_children("freeze_bn_stats", model);
   for (const auto& module : model.modules(/*include_self=*/false)) {
     if (auto* prepared = dynamic_cast<nn::PreparedImpl*>(module.get())) {
       prepared->freeze_statistics(frozen);
     } else if (auto* fused = dynamic_cast<nn::FusedImpl*>(module.get())) {
       fused->freeze_statistics(frozen);
+    } else if (auto* bn = dynamic_cast<nn::PreparedBatchNormImpl*>(module.get())) {
+      bn->freeze_statistics(frozen);
     }
   }
 }

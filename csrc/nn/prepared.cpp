@@ -78,7 +78,6 @@ at::Tensor PreparedImpl::compute(const Operands& operands, bool add_relu) {
   args.stride = group_spec.stride;
   args.padding = group_spec.padding;
   args.dilation = group_spec.dilation;
-  args.output_padding = group_spec.output_padding;
   args.groups = group_spec.groups;
   args.activation = group_spec.activation(add_relu);
   args.quantize_weight = weight_fake_quant_enabled;
@@ -91,6 +90,7 @@ at::Tensor PreparedImpl::compute(const Operands& operands, bool add_relu) {
                  !args.batch_stats;
   return named(path, [&] {
     args.input = group_spec.padded(operands.source);
+    args.output_padding = group_spec.output_padding_for(operands.source, operands.output_size);
     const auto [y, scale, zero_point] = ops::fused(args);
     if (quantizer_ == nullptr) {
       return with_grid(y, weight_fake_quant_enabled ? GridKind::kHighPrecision : GridKind::kOff,

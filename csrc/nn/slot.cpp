@@ -18,6 +18,10 @@ at::Tensor Slot::operator()(const at::Tensor& input) const {
   return cell_->call(input);
 }
 
+at::Tensor Slot::operator()(const at::Tensor& input, at::IntArrayRef output_size) const {
+  return call(*ptr(), input, output_size);
+}
+
 const std::shared_ptr<torch::nn::Module>& Slot::ptr() const {
   TORCH_CHECK(cell_ != nullptr,
               "Slot: read before it was registered: call slot(name, module) in "

@@ -36,6 +36,8 @@ class Slot {
   explicit Slot(std::shared_ptr<SlotCell> cell) : cell_(std::move(cell)) {}
 
   at::Tensor operator()(const at::Tensor& input) const;
+  /// The call of a transposed convolution, fused or not, whose result shall have `output_size`.
+  at::Tensor operator()(const at::Tensor& input, at::IntArrayRef output_size) const;
   /// The child as it is now.
   const std::shared_ptr<torch::nn::Module>& ptr() const;
 
@@ -91,13 +93,18 @@ class Fusable : public torch::nn::Cloneable<Derived>, public SlotOwner {
     Fusable& stripped = *bare;
     stripped.cloning_ = true;
     for (const auto& [name, cell] : this->slots_) stripped.unregister_module(name);
+    stripped.slots_.clear();  // or a reset() without slots would leave the original's
     auto copy =
         std::dynamic_pointer_cast<Derived>(bare->torch::nn::Cloneable<Derived>::clone(device));
     Fusable& target = *copy;
     target.cloning_ = false;
     for (const auto& child : this->named_children()) {
+      if (this->find_slot(child.key()) == nullptr) continue;
       SlotCell* own = target.find_slot(child.key());
-      if (own == nullptr || this->find_slot(child.key()) == nullptr) continue;
+      TORCH_CHECK_VALUE(own != nullptr, "clone: reset() of ", class_name_of(*this),
+                        " must register '", child.key(),
+                        "', got no such slot: call slot() and functional() in reset(), and "
+                        "reset() in the constructor");
       own->set(child.value()->clone(device));
       target.register_module(child.key(), own->module);
     }

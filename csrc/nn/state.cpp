@@ -4,17 +4,37 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
+#include <type_traits>
 #include <vector>
 
 #include "fuse/text.h"
+#include "nn/places.h"
 #include "ops/checks.h"
 
 namespace horizon {
+namespace {
+
+/// Calls `visit` with the prefix of each layer's tensors; the model itself need not be owned by a
+/// pointer.
+template <class Model, class Visit>
+void for_each_layer(Model& model, const Visit& visit) {
+  using Layer = std::conditional_t<std::is_const_v<Model>, const nn::Layer, nn::Layer>;
+  for (const auto& entry : model.named_modules("", /*include_self=*/false)) {
+    if (Layer* layer = dynamic_cast<Layer*>(entry.value().get())) visit(entry.key() + ".", *layer);
+  }
+  if (Layer* layer = dynamic_cast<Layer*>(&model)) visit("", *layer);
+}
+
+}  // namespace
 
 std::map<std::string, at::Tensor> state_dict(const torch::nn::Module& model) {
+  nn::refuse_null_children("state_dict", model);
   std::map<std::string, at::Tensor> state;
   for (const auto& entry : model.named_parameters()) state[entry.key()] = entry.value();
   for (const auto& entry : model.named_buffers()) state[entry.key()] = entry.value();
+  for_each_layer(model, [&](const std::string& prefix, const nn::Layer& layer) {
+    layer.save_state(prefix, state);
+  });
   std::erase_if(state, [](const auto& entry) { return !entry.second.defined(); });
   return state;
 }
@@ -45,10 +65,8 @@ void load_state_dict(torch::nn::Module& model, const std::map<std::string, at::T
   }
   const torch::NoGradGuard no_grad;
   for (auto& [key, tensor] : own) tensor.copy_(state.at(key));
-  for (const auto& module : model.modules(/*include_self=*/false)) {
-    if (auto* layer = dynamic_cast<nn::Layer*>(module.get())) layer->loaded();
-  }
-  if (auto* layer = dynamic_cast<nn::Layer*>(&model)) layer->loaded();
+  for_each_layer(
+      model, [&](const std::string& prefix, nn::Layer& layer) { layer.load_state(prefix, state); });
 }
 
 std::map<std::string, at::Tensor> to_state(const c10::IValue& dict) {

@@ -2,18 +2,29 @@
 
 #include <ATen/ops/alias.h>
 
+#include <cmath>
+
 #include "nn/grid.h"
 #include "nn/state.h"
 #include "ops/codes_io.h"
 
 namespace horizon::nn {
 
+QuantStubImpl::QuantStubImpl(double scale, int64_t zero_point)
+    : fixed_(FixedGrid{scale, zero_point}) {
+  TORCH_CHECK_VALUE(std::isfinite(scale) && scale > 0,
+                    "QuantStub: 'scale' must be finite and positive, got ", scale);
+}
+
 std::shared_ptr<QuantStubImpl> QuantStubImpl::blank() const {
-  return std::make_shared<QuantStubImpl>();
+  return fixed_ ? std::make_shared<QuantStubImpl>(fixed_->scale, fixed_->zero_point)
+                : std::make_shared<QuantStubImpl>();
 }
 
 void QuantStubImpl::pretty_print(std::ostream& stream) const {
-  stream << "horizon::nn::QuantStub()";
+  stream << "horizon::nn::QuantStub(";
+  if (fixed_) stream << "scale=" << fixed_->scale << ", zero_point=" << fixed_->zero_point;
+  stream << ')';
 }
 
 std::shared_ptr<DeQuantStubImpl> DeQuantStubImpl::blank() const {
@@ -24,9 +35,13 @@ void DeQuantStubImpl::pretty_print(std::ostream& stream) const {
   stream << "horizon::nn::DeQuantStub()";
 }
 
-PreparedQuantStubImpl::PreparedQuantStubImpl(const QConfig& qconfig) : qconfig_(qconfig) {
+PreparedQuantStubImpl::PreparedQuantStubImpl(const QConfig& qconfig,
+                                             const std::optional<FixedGrid>& fixed)
+    : qconfig_(qconfig) {
+  if (fixed) qconfig_.observer = ops::Observer::kFixed;
   quantizer_ =
-      register_module("activation_post_process", std::make_shared<FakeQuantizeImpl>(qconfig));
+      register_module("activation_post_process", std::make_shared<FakeQuantizeImpl>(qconfig_));
+  if (fixed) quantizer_->fix(*fixed);
 }
 
 at::Tensor PreparedQuantStubImpl::forward(const at::Tensor& input) {

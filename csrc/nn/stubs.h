@@ -7,9 +7,19 @@ namespace horizon::nn {
 /// Marks where float data becomes quantized. The identity in a float model.
 class QuantStubImpl : public LayerOf<QuantStubImpl> {
  public:
+  QuantStubImpl() = default;
+  /// With a fixed grid, for inputs whose range is known; otherwise it is observed. `zero_point` is
+  /// in the grid's own terms, 0 on a symmetric one. Throws ValueError unless `scale` is finite and
+  /// positive; prepare throws it for a zero point that its preset does not have.
+  explicit QuantStubImpl(double scale, int64_t zero_point = 0);
+
   at::Tensor forward(const at::Tensor& input) override { return input; }
   std::shared_ptr<QuantStubImpl> blank() const;
   void pretty_print(std::ostream& stream) const override;
+  const std::optional<FixedGrid>& fixed() const { return fixed_; }
+
+ private:
+  std::optional<FixedGrid> fixed_;
 };
 TORCH_MODULE(QuantStub);
 
@@ -25,7 +35,8 @@ TORCH_MODULE(DeQuantStub);
 /// Observes and fake-quantizes what enters the quantized part.
 class PreparedQuantStubImpl : public LayerOf<PreparedQuantStubImpl> {
  public:
-  explicit PreparedQuantStubImpl(const QConfig& qconfig);
+  explicit PreparedQuantStubImpl(const QConfig& qconfig,
+                                 const std::optional<FixedGrid>& fixed = std::nullopt);
 
   at::Tensor forward(const at::Tensor& input) override;
   std::shared_ptr<PreparedQuantStubImpl> blank() const;

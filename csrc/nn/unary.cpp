@@ -19,8 +19,8 @@ PreparedUnaryImpl::PreparedUnaryImpl(UnaryOp op, const QConfig& qconfig)
 at::Tensor PreparedUnaryImpl::forward(const at::Tensor& input) {
   const Grid& grid = operand_grid(input, path, "input", false);
   return named(path, [&] {
-    if (!grid.scale.defined() || is_training() || !quantizer_->fake_quant_enabled ||
-        quantizer_->moves()) {
+    if (!op_.on_codes || !grid.scale.defined() || is_training() ||
+        !quantizer_->fake_quant_enabled || quantizer_->moves()) {
       return quantizer_->quantize(op_.on_floats(input), path);
     }
     const auto [scale, zero_point] = quantizer_->grid();

@@ -36,14 +36,6 @@ const Exact* exactly(const torch::nn::Module& module) {
   return typeid(module) == typeid(Exact) ? static_cast<const Exact*>(&module) : nullptr;
 }
 
-std::string text_of(const torch::nn::Module& module) {
-  std::ostringstream stream;
-  module.pretty_print(stream);
-  const std::string text = stream.str();
-  const std::size_t scope = text.rfind("::", text.find('('));
-  return scope == std::string::npos ? text : text.substr(scope + 2);
-}
-
 UnaryOp average_pool(const torch::nn::AvgPool2dOptions& options) {
   const auto kernel = to_list(options.kernel_size());
   const auto stride = to_list(options.stride());
@@ -109,6 +101,14 @@ PassingOp identity() {
 }
 
 }  // namespace
+
+std::string text_of(const torch::nn::Module& module) {
+  std::ostringstream stream;
+  module.pretty_print(stream);
+  const std::string text = stream.str();
+  const std::size_t scope = text.rfind("::", text.find('('));
+  return scope == std::string::npos ? text : text.substr(scope + 2);
+}
 
 UnaryOp unary_op(const torch::nn::Module& module) {
   UnaryOp op;

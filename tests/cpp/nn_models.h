@@ -50,7 +50,8 @@ inline void stir(torch::nn::Module& model) {
   }
 }
 
-/// Stub, convolution group, block, pools, transposed convolution group, linear layer, stub.
+/// Stub, convolution group, block, pools, batch norm alone, transposed convolution group, linear
+/// layer, stub.
 inline nn::Sequential make_net() {
   using namespace torch::nn;
   nn::Sequential net;
@@ -60,6 +61,7 @@ inline nn::Sequential make_net() {
   net->push_back("relu", ReLU6());
   net->push_back("block", Block(4));
   net->push_back("pool", MaxPool2d(2));
+  net->push_back("norm", BatchNorm2d(4));
   net->push_back("up", ConvTranspose2d(ConvTranspose2dOptions(4, 6, 2).stride(2)));
   net->push_back("up_bn", BatchNorm2d(6));
   net->push_back("up_relu", ReLU());

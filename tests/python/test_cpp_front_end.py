@@ -59,6 +59,7 @@ def make_net() -> nn.Sequential:
         "relu": nn.ReLU6(),
         "block": Block(),
         "pool": nn.MaxPool2d(2),
+        "norm": nn.BatchNorm2d(4),
         "up": nn.ConvTranspose2d(4, 6, 2, stride=2),
         "up_bn": nn.BatchNorm2d(6),
         "up_relu": nn.ReLU(),
