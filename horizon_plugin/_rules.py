@@ -18,6 +18,7 @@ from horizon_plugin._tags import (
     get_tag,
     is_quantized,
     name_of,
+    own_alias,
     remedy_for,
     version_of,
 )
@@ -30,6 +31,8 @@ def _retag(out: Any, tag: Tag) -> Any:
     if isinstance(out, Tensor):
         setattr(out, TAG, (*tag[:3], version_of(out), tag[4]))
     elif isinstance(out, (tuple, list)):
+        if torch.compiler.is_dynamo_compiling():
+            out = tuple(own_alias(item) if isinstance(item, Tensor) else item for item in out)
         for item in out:
             _retag(item, tag)
     return out
@@ -40,9 +43,8 @@ def _keep(func: Callable[..., Any], args: tuple, kwargs: dict, tag: Tag) -> Any:
 
 
 def _keep_first(func: Callable[..., Any], args: tuple, kwargs: dict, tag: Tag) -> Any:
-    out = func(*args, **kwargs)
-    _retag(out[0], tag)
-    return out
+    first, *others = func(*args, **kwargs)
+    return tuple(_retag([first], tag)) + tuple(others)
 
 
 def _needs_trace(what: str) -> None:
@@ -222,6 +224,13 @@ _fill_rules()
 CATS = {f for f in (torch.cat, torch.concat, torch.concatenate) if f is not None}
 
 
+_IN_PLACE = {
+    getattr(torch.Tensor, name)
+    for name in dir(torch.Tensor)
+    if name.endswith("_") and not name.endswith("__")
+}
+
+
 def _is_in_place(func: Callable[..., Any]) -> bool:
     name = getattr(func, "__name__", "")
     return name.endswith("_") and not name.endswith("__")
@@ -262,7 +271,13 @@ def lose(func: Callable[..., Any], out: Any, args: tuple, kwargs: dict) -> Any:
     root = getattr(active, "root", None)
     if root is not None and origin[0] == "grid" and not torch.compiler.is_compiling():
         root.__dict__.setdefault("_horizon_lost", {})[name_of(func), origin[4]] = None
-    lost = origin if origin[0] == "lost" else ("lost", name_of(func), origin[4])
+    compiling = torch.compiler.is_dynamo_compiling()
+    if compiling and isinstance(out, (tuple, list)):
+        return out  # no member of an op's tuple takes attributes there
+    name = "a float op" if compiling else name_of(func)
+    lost = origin if origin[0] == "lost" else ("lost", name, origin[4])
+    if compiling and func in _IN_PLACE:
+        setattr(args[0], TAG, lost)  # another object than the result there
     for item in out if isinstance(out, (tuple, list)) else (out,):
         if isinstance(item, Tensor):
             setattr(item, TAG, lost)

@@ -36,9 +36,16 @@ def get_tag(x: Any) -> Tag | None:
 
 
 def set_tag(x: Tensor, tag: Tag) -> Tensor:
-    """Tag `x` and return it."""
+    """Tag `x` and return it; where torch.compile traces, another alias of it."""
+    if torch.compiler.is_dynamo_compiling():
+        x = own_alias(x)
     setattr(x, TAG, tag)
     return x
+
+
+def own_alias(x: Tensor) -> Tensor:
+    """A tensor that takes attributes under torch.compile, as no member of an op's tuple does."""
+    return torch.ops.aten.alias(x)
 
 
 def is_quantized(tag: Tag | None) -> bool:

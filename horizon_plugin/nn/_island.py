@@ -199,7 +199,7 @@ class ConvertedIsland(Island, ConvertedLayer, nn.Module):
         self._seen += 1
         if tag is None or tag[0] != "codes":
             self.record(operand, ("off", self._path))
-            return x
+            return x if tag is None else torch.ops.aten.alias(x)
         self.check_version(x, tag, operand)
         self.record(operand, tag)
         return torch.ops.horizon.dequantize(x, tag[1], tag[2], self.output_dtype)

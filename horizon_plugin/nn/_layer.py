@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -134,6 +135,17 @@ def _named(what: str, error: Exception) -> Exception:
     text = str(error).split("\nException raised from")[0]
     kind = type(error) if type(error) in _PLAIN_ERRORS else RuntimeError
     return kind(f"{what}: {text}")
+
+
+def wants_surrogate(tensors: Iterable[Tensor]) -> bool:
+    """Whether an integer forward also needs its float simulation, for gradients to pass.
+
+    Never in a trace, which would hold either, by the grad mode that it was made in; a script holds
+    no simulation either.
+    """
+    if not torch.is_grad_enabled() or torch.jit.is_tracing():
+        return False
+    return any(t.requires_grad for t in tensors)
 
 
 class PreparedLayer(Layer):

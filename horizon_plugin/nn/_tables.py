@@ -22,6 +22,9 @@ class TableOps(UnaryOps):
     """Mixin: the integer form of any elementwise `_float`."""
 
     def _integer(self, q: Tensor, s: Tensor, z: Tensor, out_s: Tensor, out_z: Tensor) -> Tensor:
+        return self._by_table(q, s, z, out_s, out_z)
+
+    def _by_table(self, q: Tensor, s: Tensor, z: Tensor, out_s: Tensor, out_z: Tensor) -> Tensor:
         codes = torch.arange(256, dtype=torch.uint8, device=q.device)
         values = self._float(torch.ops.horizon.dequantize(codes, s, z, torch.float64))
         table = torch.ops.horizon.quantize(values, out_s, out_z)
@@ -92,10 +95,16 @@ class LeakyReLUOps(TableOps):
 
 
 class PReLUOps(TableOps):
-    """``x``, times one learned slope below 0."""
+    """``x``, times a learned slope below 0. A slope for each channel has no table."""
 
     def _float(self, x: Tensor) -> Tensor:
         return F.prelu(x, self.weight.to(x.dtype))
+
+    def _integer(self, q: Tensor, s: Tensor, z: Tensor, out_s: Tensor, out_z: Tensor) -> Tensor:
+        if self.num_parameters == 1:
+            return self._by_table(q, s, z, out_s, out_z)
+        y = self._float(torch.ops.horizon.dequantize(q, s, z, None))
+        return torch.ops.horizon.quantize(y, out_s, out_z)
 
 
 class ELUOps(TableOps):
@@ -141,14 +150,11 @@ class LogSigmoidOps(TableOps):
 
 
 class PreparedPReLU(PReLUOps, PreparedUnary, nn.PReLU):
-    """`nn.PReLU` of one slope, with an output quantizer."""
-
-    def _needs_grad(self, x: Tensor) -> bool:
-        return x.requires_grad or self.weight.requires_grad
+    """`nn.PReLU` with an output quantizer."""
 
 
 class ConvertedPReLU(PReLUOps, ConvertedUnary, nn.Module):
-    """`nn.PReLU` by table. State: ``weight``, the slope."""
+    """`nn.PReLU` on codes. State: ``weight``, the slopes."""
 
     def _deploy(self) -> None:
         slope = self.weight.detach().clone()

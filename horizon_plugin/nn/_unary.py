@@ -14,7 +14,13 @@ from torch import Tensor, nn
 
 from horizon_plugin import _carry
 from horizon_plugin.nn import _family
-from horizon_plugin.nn._layer import HIGH_PRECISION, ConvertedLayer, PreparedLayer, adopt_hooks
+from horizon_plugin.nn._layer import (
+    HIGH_PRECISION,
+    ConvertedLayer,
+    PreparedLayer,
+    adopt_hooks,
+    wants_surrogate,
+)
 from horizon_plugin.quantization.fake_quantize import FakeQuantize
 
 
@@ -85,16 +91,13 @@ class PreparedUnary(PreparedLayer):
                 q = torch.ops.horizon.quantize(x.detach(), x_scale, x_zero_point)
                 q = self._integer(q, x_scale, x_zero_point, scale, zero_point)
                 y = torch.ops.horizon.dequantize(q, scale, zero_point, x.dtype)
-                if torch.is_grad_enabled() and self._needs_grad(x):
+                if wants_surrogate((x, *self.parameters(recurse=False))):
                     y = torch.ops.horizon.straight_through(
                         y, quantizer.quantize(self._float(x), False)[0]
                     )
             except (ValueError, TypeError, RuntimeError, IndexError) as error:
                 raise self.named(error) from None
             return _carry.set_tag(y, ("grid", scale, zero_point, 0, self._path))
-
-    def _needs_grad(self, x: Tensor) -> bool:
-        return x.requires_grad
 
     def _deployable(self) -> bool:
         return True
@@ -273,9 +276,6 @@ class BatchNormOps(PreparedUnary):
             factor,
             self.eps,
         )
-
-    def _needs_grad(self, x: Tensor) -> bool:
-        return x.requires_grad or (self.weight is not None and self.weight.requires_grad)
 
     def _integer(self, q: Tensor, s: Tensor, z: Tensor, out_s: Tensor, out_z: Tensor) -> Tensor:
         factor, offset = torch.ops.horizon.fold_batch_norm(

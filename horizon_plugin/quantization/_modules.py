@@ -102,8 +102,6 @@ def prepared_class(module: nn.Module) -> Any:
     cls = type(module)
     if cls is nn.Hardtanh and (module.min_val, module.max_val) == (0, 6):
         return _unary.PreparedReLU6
-    if cls is nn.PReLU and module.num_parameters != 1:
-        return None
     if cls is nn.Upsample:
         return None if is_passing(module) else _unary.PreparedUpsample
     if cls.__module__.startswith("torch.ao."):

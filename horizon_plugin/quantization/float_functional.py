@@ -10,7 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from horizon_plugin import _carry
-from horizon_plugin.nn._layer import HIGH_PRECISION, ConvertedLayer, PreparedLayer, adopt_hooks
+from horizon_plugin.nn._layer import (
+    HIGH_PRECISION,
+    ConvertedLayer,
+    PreparedLayer,
+    adopt_hooks,
+    wants_surrogate,
+)
 from horizon_plugin.quantization._functional_methods import FunctionalMethods
 from horizon_plugin.quantization._functional_ops import FLOAT, INTEGER
 from horizon_plugin.quantization.fake_quantize import FakeQuantize
@@ -139,7 +145,7 @@ class PreparedFloatFunctional(PreparedLayer, FunctionalMethods):
                 ]
                 q = INTEGER[method](codes, grids, scale, zero_point, *extra)
                 y = torch.ops.horizon.dequantize(q, scale, zero_point, tensors[0].dtype)
-                if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+                if wants_surrogate(tensors):
                     surrogate = quantizer.quantize(FLOAT[method](tensors, *extra), False)[0]
                     y = torch.ops.horizon.straight_through(y, surrogate)
             except (ValueError, TypeError, RuntimeError, IndexError) as error:

@@ -26,7 +26,7 @@ def silent_jit(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def trace(model: nn.Module, x: Tensor) -> Any:
     """`torch.jit.trace` without its checks' own reruns, in no_grad mode."""
     with torch.no_grad():
-        return silent_jit(torch.jit.trace, model, x)
+        return silent_jit(torch.jit.trace, model, x, check_trace=False)
 
 
 def script(model: nn.Module) -> Any:

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from plain import X, with_qconfig
+from plain import X
 from stages import assert_all_equal, later_stages, prepared
 from torch import Tensor, nn
 
@@ -78,9 +78,22 @@ def _tagged(q: Tensor, stub: nn.Module) -> Tensor:
     return q
 
 
-def test_slopes_for_each_channel_have_no_table_and_stay_float():
-    net = with_qconfig(nn.Sequential(QuantStub(), nn.PReLU(3), DeQuantStub()))
-    assert report(prepare_qat(net.train())).float_layers == ["1"]
+@pytest.mark.parametrize("backend", ["horizon", "x86"])
+def test_slopes_for_each_channel_are_exact_and_are_those_of_their_channels(backend):
+    net = nn.Sequential(QuantStub(), nn.Conv2d(3, 4, 1), nn.PReLU(4), DeQuantStub()).train()
+    with torch.no_grad():
+        net[2].weight.copy_(torch.tensor([0.0, 0.25, -0.5, 2.0]))
+    model = prepared(net, X, backend)
+    assert report(model).float_layers == []
+    assert_all_equal(later_stages(model, X))
+    seen = []
+    model[2].register_forward_hook(lambda module, args, y: seen.extend((args[0], y)))
+    with torch.no_grad():
+        model(X)
+    x, y = seen
+    expected = torch.where(x < 0, model[2].weight.view(1, 4, 1, 1) * x, x)
+    # half a step, but for rounding in fp32
+    assert (y - expected).abs().max() <= 0.501 * model[2].activation_post_process.scale
 
 
 @pytest.mark.parametrize("name", ["hardswish", "silu", "gelu", "sigmoid"])
