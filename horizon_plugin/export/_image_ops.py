@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from horizon_plugin.export._single_ops import adaptive_average, average_pool, window
+from horizon_plugin.export._single_ops import adaptive_average, average_pool, pair, window
 from horizon_plugin.export._step import Step, fixed, spatial, without_batch
 from horizon_plugin.export._writer import Value
 
@@ -52,7 +52,7 @@ def _max_pool(
 ) -> list[Value]:
     name, added = spatial(step, x)
     attributes = window(step, x, kernel, stride, padding, dilation, ceil_mode)
-    y = step.node("MaxPool", name, dilations=list(dilation), **attributes)
+    y = step.node("MaxPool", name, dilations=pair(dilation), **attributes)
     return [step.value(without_batch(step, y, added))]
 
 
@@ -106,19 +106,29 @@ def _nearest(step: Step, x: Operand, *_: Any) -> Value:
 def _bilinear(
     step: Step, x: Operand, size: list[int] | None, align_corners: bool, factors: list[float] | None
 ) -> Value:
-    sizes = fixed(x.shape[2:], "a size of an interpolation")
-    results = fixed(step.shape[2:], "a size of an interpolation")
-    scales = factors or [result / size for size, result in zip(sizes, results, strict=True)]
     coordinates = "align_corners" if align_corners else "half_pixel"
-    return step.value(_resize(step, x, list(scales), "linear", coordinates))
+    if factors and not align_corners:
+        return step.value(_resize(step, x, list(factors), "linear", coordinates))
+    results = fixed(step.shape[2:], "a size of an interpolation")
+    target = step.writer.integers("sizes", results)
+    return step.emit(
+        "Resize",
+        x,
+        "",
+        "",
+        target,
+        axes=[2, 3],
+        mode="linear",
+        coordinate_transformation_mode=coordinates,
+    )
 
 
-def _resize(step: Step, x: Operand, scales: list[float], mode: str, coordinates: str) -> str:
+def _resize(step: Step, x: Operand, factors: list[float], mode: str, coordinates: str) -> str:
     return step.node(
         "Resize",
         x,
         "",
-        torch.tensor([1.0, 1.0, *scales]),
+        torch.tensor([1.0, 1.0, *factors]),
         mode=mode,
         coordinate_transformation_mode=coordinates,
         nearest_mode="floor" if mode == "nearest" else None,

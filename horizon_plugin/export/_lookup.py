@@ -35,6 +35,8 @@ def function_of(lookup: fx.Node) -> fx.Node | None:
     names = [f"aten::{name}" for name in _FUNCTIONS]
     if not any(_calls(function, name) for name in names):
         return None
+    if _calls(function, "aten::elu") and len(function.args) > 2:  # type: ignore[union-attr]
+        return None  # a SELU or CELU
     made_of = function.args[0]  # type: ignore[union-attr]
     return function if _calls(made_of, "horizon::dequantize") else None  # type: ignore[return-value]
 

@@ -35,6 +35,7 @@ class Mirror:
         #: Name of a value in `graph` -> the program's node.
         self.sources: dict[str, fx.Node] = {}
         self._values: dict[fx.Node, Any] = {}
+        self._made: list[tuple[Any, fx.Node]] = []
         self._order = {node: place for place, node in enumerate(nodes.nodes)}
         constants = parameters(program)
         for node in nodes.nodes:
@@ -98,6 +99,7 @@ class Mirror:
         made = self.graph.create(name, operands, len(schema.returns))
         self.graph.appendNode(made)
         outputs = list(made.outputs())
+        self._made += [(output, node) for output in outputs]
         if isinstance(sample, Tensor):
             self._adopt(node, outputs[0], sample)
         elif len(outputs) == 1:
@@ -129,6 +131,7 @@ class Mirror:
             return
         made = self.graph.create("aten::__getitem__", [value, self.graph.insertConstant(index)], 1)
         self.graph.appendNode(made)
+        self._made.append((made.output(), node))
         self._adopt(node, made.output(), node.meta["val"])
 
     def _constant_or_value(self, argument: Any) -> Any:
@@ -153,9 +156,10 @@ class Mirror:
 
     def nodes(self) -> Iterator[tuple[Any, fx.Node | None]]:
         """The graph's nodes, and what each came from: None for constants, lists and pairs."""
+        owners = {output.debugName(): node for output, node in self._made}
         for made in self.graph.nodes():
             names = [output.debugName() for output in made.outputs()]
-            yield made, next((self.sources[n] for n in names if n in self.sources), None)
+            yield made, owners.get(names[0]) if names else None
 
 
 def _list_type(kind: str) -> Any:

@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from horizon_plugin import _C
 from horizon_plugin.export._mirror import Mirror
 from horizon_plugin.export._quiet import quiet
-from horizon_plugin.export._walk import layer_of
+from horizon_plugin.export._walk import layer_of, targets
 from horizon_plugin.jit._partition import ConvolutionReport, _check_options
 
 _CONVOLUTION = re.compile(r"aten::(conv(_transpose)?[123]d|_?convolution(_mode)?)")
@@ -91,7 +91,7 @@ def partition(
         if any(user.op == "output" for user in pair.users):
             _rename_output(signature, source.name, pair.name)
     _, rows = _C.jit_read_record(mirror.graph)
-    scopes = _scopes(module.graph)
+    scopes = _scopes(module.graph, targets(program))
     reports = tuple(
         ConvolutionReport(number, kind, scopes[number], status) for number, kind, _, status in rows
     )
@@ -185,9 +185,9 @@ def _with_graph(
         )
 
 
-def _scopes(graph: fx.Graph) -> list[str]:
+def _scopes(graph: fx.Graph, paths: dict[str, str]) -> list[str]:
     """The module of each operator that takes a number, in their order."""
-    return [layer_of(node) for node in graph.nodes if _takes_number(node)]
+    return [layer_of(node, paths) for node in graph.nodes if _takes_number(node)]
 
 
 def _takes_number(node: fx.Node) -> bool:

@@ -137,6 +137,11 @@ def quantized_affine_scalar(
     return _affine(step, q, grid, numbers[0], numbers[1], output, activation)
 
 
+def pair(sizes: list[int]) -> list[int]:
+    """Height and width; operators take one number for both."""
+    return list(sizes) * 2 if len(sizes) == 1 else list(sizes)
+
+
 def window(
     step: Step,
     x: Value,
@@ -147,7 +152,8 @@ def window(
     ceil_mode: bool,
 ) -> dict[str, Any]:
     """Attributes of a pool. A ceiled size becomes padding at the end, where it adds windows."""
-    stride = list(stride) or list(kernel)
+    kernel, padding, dilation = pair(kernel), pair(padding), pair(dilation)
+    stride = pair(stride) if stride else kernel
     ends = list(padding)
     if ceil_mode:
         sizes = fixed(x.shape[-2:], "a size of a pool with ceil_mode")
@@ -155,7 +161,7 @@ def window(
         for i in range(2):
             reach = (results[i] - 1) * stride[i] + dilation[i] * (kernel[i] - 1) + 1
             ends[i] = max(ends[i], reach - sizes[i] - padding[i])
-    return {"kernel_shape": list(kernel), "strides": stride, "pads": [*padding, *ends]}
+    return {"kernel_shape": kernel, "strides": stride, "pads": [*padding, *ends]}
 
 
 def average_pool(
@@ -170,6 +176,7 @@ def average_pool(
     divisor: int | None,
 ) -> str:
     """AveragePool of an fp32 value that is named; `x` has its sizes."""
+    kernel, padding = pair(kernel), pair(padding)
     attributes = window(step, x, kernel, stride, padding, [1, 1], ceil_mode)
     if attributes["pads"] != [*padding, *padding] and (count_include_pad or divisor):
         raise Unsupported("an average pool whose ceil_mode adds windows that count padding")
@@ -266,7 +273,7 @@ def quantized_max_pool2d(
     """MaxPool on codes."""
     codes, added = spatial(step, q)
     attributes = window(step, q, kernel, stride, padding, dilation, ceil_mode)
-    y = step.node("MaxPool", codes, dilations=list(dilation), **attributes)
+    y = step.node("MaxPool", codes, dilations=pair(dilation), **attributes)
     return step.value(without_batch(step, y, added))
 
 

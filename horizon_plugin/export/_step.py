@@ -50,6 +50,7 @@ class Step:
             return operand.name
         if not isinstance(operand, Tensor):
             operand = torch.tensor(operand, dtype=self.dtype)
+        operand = operand.to(_wide(operand.dtype))
         return self.writer.constant(f"{self.hint}.constant", operand)
 
     def node(self, op: str, *inputs: Value | Tensor | float | str, **attributes: Any) -> str:
@@ -88,7 +89,7 @@ class Step:
 
     def cast(self, name: str, dtype: torch.dtype) -> str:
         """Another dtype."""
-        return self.node("Cast", name, to=self.writer.element_type(dtype))
+        return self.node("Cast", name, to=self.writer.element_type(_wide(dtype)))
 
     def clip_codes(self, codes: str, low: int, high: int) -> str:
         """Codes in [low, high]: exactly what a bound before the rounding gives."""
@@ -96,6 +97,11 @@ class Step:
             return codes
         bounds = [torch.tensor(b, dtype=torch.uint8) for b in (max(low, 0), min(high, 255))]
         return self.node("Clip", codes, *bounds)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """Centred codes are int16, in which runtimes have no arithmetic."""
+    return torch.int32 if dtype == torch.int16 else dtype
 
 
 def shape_of(x: Tensor) -> tuple[int | None, ...]:

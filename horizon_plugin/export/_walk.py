@@ -21,8 +21,23 @@ _HORIZON: dict[str, Callable[..., Any]] = {
 }
 
 
-def layer_of(node: fx.Node) -> str:
-    """The path of the module that called an operator, or "the model"."""
+def targets(program: ExportedProgram) -> dict[str, str]:
+    """Placeholder -> the path of the parameter or buffer that it stands for."""
+    signature = program.graph_signature
+    return {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+
+
+def layer_of(node: fx.Node, paths: dict[str, str]) -> str:
+    """The path of the module that called an operator, or "the model"; `paths` are `targets`.
+
+    A group with an add is called by a method, which traces do not see; its weight tells.
+    """
+    schema = getattr(node.target, "_schema", None)
+    if schema is not None and schema.name.startswith("horizon::"):
+        for argument, given in zip(schema.arguments, node.args, strict=False):
+            if argument.name in ("packed", "weight") and isinstance(given, fx.Node):
+                if given.name in paths:
+                    return paths[given.name].rpartition(".")[0] or "the model"
     stack = node.meta.get("nn_module_stack") or {}
     path = next(reversed(stack.values()))[0] if stack else ""
     return path or "the model"
@@ -44,6 +59,7 @@ class Walk:
     def __init__(self, program: ExportedProgram, writer: Writer) -> None:
         self.writer = writer
         self._program = program
+        self._paths = targets(program)
         self._values: dict[fx.Node, Any] = {}
         self.inputs: list[Value] = []
 
@@ -92,7 +108,7 @@ class Walk:
         if not _any_value(args) and not any(_symbolic(arg) for arg in args):
             return self._constant(node, args)
         emit = _emitter(target)
-        layer = layer_of(node)
+        layer = layer_of(node, self._paths)
         if emit is None:
             raise NotImplementedError(
                 f"to_onnx: {layer}: {target} has no form in ONNX here; those that have one are "

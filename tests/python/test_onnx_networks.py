@@ -20,7 +20,8 @@ from horizon_plugin.quantization import (
     prepare_qat,
 )
 
-CASES = [(name, "horizon") for name in ALL_NETWORKS]
+# resnet50 is resnet18 once more.
+CASES = [(name, "horizon") for name in ALL_NETWORKS if name != "resnet50"]
 CASES += [(name, "x86") for name in ("mobilenet_v2", "unet")]
 
 
