@@ -35,9 +35,9 @@ def layer_of(node: fx.Node, paths: dict[str, str]) -> str:
     schema = getattr(node.target, "_schema", None)
     if schema is not None and schema.name.startswith("horizon::"):
         for argument, given in zip(schema.arguments, node.args, strict=False):
-            if argument.name in ("packed", "weight") and isinstance(given, fx.Node):
-                if given.name in paths:
-                    return paths[given.name].rpartition(".")[0] or "the model"
+            path = paths.get(given.name) if isinstance(given, fx.Node) else None
+            if argument.name in ("packed", "weight") and path is not None:
+                return path.rpartition(".")[0] or "the model"
     stack = node.meta.get("nn_module_stack") or {}
     path = next(reversed(stack.values()))[0] if stack else ""
     return path or "the model"
