@@ -116,6 +116,10 @@ void warn_of_ties(const fuse::ModuleTree& tree, const std::vector<fuse::Group>& 
 void fuse_modules(torch::nn::Module& model,
                   const std::vector<std::vector<std::string>>& modules_to_fuse,
                   const FuseOptions& options) {
+  using Mode = fuse::BatchNormMode;
+  TORCH_CHECK_VALUE(
+      options.mode == Mode::kAuto || options.mode == Mode::kFuse || options.mode == Mode::kKeep,
+      "fuse_modules: 'mode' must be kAuto, kFuse or kKeep, got ", static_cast<int>(options.mode));
   const c10::InferenceMode no_inference(false);  // its tensors could never be trained
   const fuse::ModuleTree tree(model);
   fuse::Plan plan;

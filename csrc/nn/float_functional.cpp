@@ -25,6 +25,7 @@ enum class Method { kAdd, kAddReLU, kSub, kMul, kCat };
 using Tensors = std::vector<at::Tensor>;
 
 at::Tensor run_float(Method method, const Tensors& t, int64_t dim) {
+  for (const at::Tensor& operand : t) check_defined(operand, "FloatFunctional", "operand");
   switch (method) {
     case Method::kAdd:
       return at::add(t[0], t[1]);

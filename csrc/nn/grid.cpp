@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "nn/layer.h"
 #include "ops/checks.h"
 
 namespace horizon::nn {
@@ -29,7 +30,7 @@ const Grid* grid_of(const at::Tensor& x) {
 
 const Grid& operand_grid(const at::Tensor& x, const std::string& path, const char* operand,
                          bool codes) {
-  TORCH_CHECK_TYPE(x.defined(), path, ": '", operand, "' must be a tensor, got an undefined one");
+  check_defined(x, path, operand);
   const Grid* grid = grid_of(x);
   TORCH_CHECK_VALUE(grid != nullptr, path, ": '", operand, "' must be quantized, got a ",
                     ops::dtype_text(x.scalar_type()),

@@ -38,10 +38,8 @@ void GroupLayer::check_add(bool wanted) const {
 }
 
 at::Tensor GroupLayer::compute_checked(const Operands& operands, bool add_relu) {
-  TORCH_CHECK_TYPE(operands.source.defined(), label(),
-                   ": 'input' must be a tensor, got an undefined one");
-  TORCH_CHECK_TYPE(!operands.skip || operands.skip->defined(), label(),
-                   ": 'skip' must be a tensor, got an undefined one");
+  check_defined(operands.source, label());
+  if (operands.skip) check_defined(*operands.skip, label(), "skip");
   if (spec().base != 1 && operands.output_size) {
     return Layer::forward_sized(operands.source, *operands.output_size);
   }

@@ -40,6 +40,10 @@ void Layer::copy_state(const Layer& from, const std::optional<torch::Device>& de
   rebind();
 }
 
+void check_defined(const at::Tensor& x, const std::string& path, const char* operand) {
+  TORCH_CHECK_TYPE(x.defined(), path, ": '", operand, "' must be a tensor, got an undefined one");
+}
+
 void rethrow_named(const std::string& path) {
   const auto text = [&](const c10::Error& error) {
     return path + ": " + error.what_without_backtrace();

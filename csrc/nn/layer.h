@@ -110,6 +110,9 @@ auto named(const std::string& path, Run&& run) -> decltype(run()) {
   }
 }
 
+/// Throws TypeError in the name of `path` for an undefined operand.
+void check_defined(const at::Tensor& x, const std::string& path, const char* operand = "input");
+
 /// Calls any module that maps one tensor to one: layers of this library, Sequential, and what can
 /// be a member of a fused group. For children of a ModuleList or ModuleDict, whose types fusing
 /// changes. Throws TypeError for others.

@@ -154,7 +154,7 @@ at::Tensor PlaceholderImpl::forward(const at::Tensor& input) {
   }
   if (link != nullptr) link->refuse();
   if (role_ == PlaceholderRole::kActivation) return input;
-  TORCH_CHECK_TYPE(input.defined(), path, ": 'input' must be a tensor, got an undefined one");
+  check_defined(input, path);
   return make_pending(group, {input, version_of(input), Context()}, false);
 }
 

@@ -208,7 +208,8 @@ void prepare(torch::nn::Module& model, const QConfig& qconfig, const QConfigs& o
   const c10::InferenceMode no_inference(false);  // its tensors could never be trained
   nn::refuse_null_children("prepare", model);
   const std::vector<Place> places = nn::places_of(model);
-  TORCH_CHECK_VALUE(!places.empty(), "prepare: 'model' must contain the layers, got a single ",
+  TORCH_CHECK_VALUE(!places.empty() && dynamic_cast<const Layer*>(&model) == nullptr,
+                    "prepare: 'model' must contain the layers, got a single ",
                     nn::class_name_of(model),
                     ": wrap it in Sequential(QuantStub(), layer, DeQuantStub())");
   check_overrides(places, overrides);

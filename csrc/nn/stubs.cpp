@@ -45,6 +45,7 @@ PreparedQuantStubImpl::PreparedQuantStubImpl(const QConfig& qconfig,
 }
 
 at::Tensor PreparedQuantStubImpl::forward(const at::Tensor& input) {
+  check_defined(input, path);
   return named(path, [&] { return quantizer_->quantize(input, path); });
 }
 
@@ -69,6 +70,7 @@ ConvertedQuantStubImpl::ConvertedQuantStubImpl(const PreparedQuantStubImpl& sour
 }
 
 at::Tensor ConvertedQuantStubImpl::forward(const at::Tensor& input) {
+  check_defined(input, path);
   return named(path, [&] {
     return with_grid(ops::quantize(input.detach(), scale_, zero_point_), GridKind::kCodes, path,
                      scale_, zero_point_);

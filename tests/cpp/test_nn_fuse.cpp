@@ -179,6 +179,8 @@ TEST_CASE("refusals name the place and change nothing", "[nn][fuse]") {
   refused({{"0", "5"}}, "but '5' is a Hardtanh(-1, 1)");
   refused({{"6", "7"}}, "'7' must normalize the 4 channels of '6', got 5");
   refused({}, "at least one list of names");
+  CHECK_THROWS_WITH(fuse_modules(*net, {{"0", "1"}}, {static_cast<fuse::BatchNormMode>(3)}),
+                    Catch::Contains("'mode' must be kAuto, kFuse or kKeep, got 3"));
   CHECK_THROWS_AS(fuse_modules(*net, {{"3", "4"}}), c10::TypeError);
   CHECK_THROWS_AS(fuse_modules(*net, {{"0", "5"}}), c10::NotImplementedError);
   CHECK_THROWS_AS(fuse_modules(*net, {{"0", "9"}}), c10::ValueError);

@@ -229,6 +229,8 @@ TEST_CASE("prepare refuses what it cannot quantize and changes nothing", "[nn][q
           "'quantize_output' must be true");
   refused(nn::Sequential(Sigmoid()), {}, "must hold a module that can be quantized");
   CHECK_THROWS_WITH(prepare(*Conv2d(3, 4, 1)), Catch::Contains("got a single Conv2d"));
+  CHECK_THROWS_WITH(prepare(*nn::ConvBNReLU2d(Conv2dOptions(3, 4, 1))),
+                    Catch::Contains("got a single Fused"));  // and its batch norm is not a layer
   nn::Sequential net = make_prepared();
   CHECK_THROWS_WITH(prepare(*net), Catch::Contains("already prepared"));
   CHECK_THROWS_WITH(fuse_modules(*net, {{"conv", "block.relu"}}), Catch::Contains("consumed by"));
@@ -269,6 +271,8 @@ TEST_CASE("data that is not quantized is refused by name", "[nn][quantize]") {
                     Catch::Contains("1: 'input' must be quantized, got a float32 tensor"));
   CHECK_THROWS_WITH(layer(3)->forward(q + 1), Catch::Contains("tensor without a grid"));
   CHECK_THROWS_WITH(layer(4)->forward(torch::randn({2, 3})), Catch::Contains("4: 'input'"));
+  CHECK_THROWS_WITH(layer(0)->forward({}), Catch::Contains("0: 'input' must be a tensor"));
+  CHECK_THROWS_WITH(layer(1)->forward({}), Catch::Contains("1: 'input' must be a tensor"));
   q.add_(1);
   CHECK_THROWS_WITH(layer(1)->forward(q), Catch::Contains("was changed in place"));
   const torch::Tensor bad = torch::full({2, 3}, std::numeric_limits<float>::quiet_NaN());
