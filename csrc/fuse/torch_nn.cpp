@@ -120,7 +120,7 @@ void fuse_modules(torch::nn::Module& model,
   TORCH_CHECK_VALUE(
       options.mode == Mode::kAuto || options.mode == Mode::kFuse || options.mode == Mode::kKeep,
       "fuse_modules: 'mode' must be kAuto, kFuse or kKeep, got ", static_cast<int>(options.mode));
-  const c10::InferenceMode no_inference(false);  // its tensors could never be trained
+  const c10::InferenceMode mode(nn::is_inference_model(model));
   const fuse::ModuleTree tree(model);
   fuse::Plan plan;
   try {

@@ -4,6 +4,7 @@
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "nn/slot.h"
@@ -51,6 +52,14 @@ void refuse_null_children(const char* op, const torch::nn::Module& model) {
                       class_name_of(model), " must be a module, got null: leave it unregistered");
     refuse_null_children(op, *entry.value());
   }
+}
+
+bool is_inference_model(const torch::nn::Module& model) {
+  const auto is_inference = [](const at::Tensor& t) { return t.defined() && t.is_inference(); };
+  if (std::ranges::any_of(model.parameters(/*recurse=*/false), is_inference)) return true;
+  return std::ranges::any_of(model.children(), [](const auto& child) {
+    return child != nullptr && is_inference_model(*child);
+  });
 }
 
 std::string replace_obstacle(const Place& place) {

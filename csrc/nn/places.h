@@ -28,6 +28,10 @@ std::vector<Place> places_of(torch::nn::Module& model);
 /// follow.
 void refuse_null_children(const char* op, const torch::nn::Module& model);
 
+/// Whether the model was built in inference mode. Its replacements must be as well, and only then:
+/// such tensors can never be trained.
+bool is_inference_model(const torch::nn::Module& model);
+
 /// Why the child of `place` cannot be replaced ("must stand in …"), with the remedy; empty if it
 /// can.
 std::string replace_obstacle(const Place& place);

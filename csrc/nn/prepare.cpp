@@ -205,7 +205,7 @@ void check_replaceable(const char* call, const Place& place) {
 }  // namespace
 
 void prepare(torch::nn::Module& model, const QConfig& qconfig, const QConfigs& overrides) {
-  const c10::InferenceMode no_inference(false);  // its tensors could never be trained
+  const c10::InferenceMode mode(nn::is_inference_model(model));
   nn::refuse_null_children("prepare", model);
   const std::vector<Place> places = nn::places_of(model);
   TORCH_CHECK_VALUE(!places.empty() && dynamic_cast<const Layer*>(&model) == nullptr,
@@ -242,7 +242,7 @@ void prepare(torch::nn::Module& model, const QConfig& qconfig, const QConfigs& o
 }
 
 void convert(torch::nn::Module& model) {
-  const c10::InferenceMode no_inference(false);
+  const c10::InferenceMode mode(nn::is_inference_model(model));
   nn::refuse_null_children("convert", model);
   const std::vector<Place> places = nn::places_of(model);
   SequenceCheck::Forms forms;

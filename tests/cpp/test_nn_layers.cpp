@@ -149,6 +149,31 @@ TEST_CASE("a null child is refused before torch follows it", "[nn][quantize]") {
   CHECK_THROWS_WITH(set_fake_quantize(*net, nn::FakeQuantState::kQat), refused);
 }
 
+TEST_CASE("a model is built, fused, calibrated and converted in inference mode", "[nn][quantize]") {
+  const c10::InferenceMode inference;
+  nn::Sequential net = test::make_net();
+  net->eval();
+  const torch::Tensor x = torch::randn({2, 3, 8, 8});
+  const torch::Tensor expected = net->forward(x);
+  fuse_modules(*net, test::kNetGroups);
+  CHECK(test::difference(net->forward(x), expected) < 1e-5);
+  prepare(*net, default_calib_qconfig());
+  set_fake_quantize(*net, nn::FakeQuantState::kCalibration);
+  net->forward(x);
+  set_fake_quantize(*net, nn::FakeQuantState::kValidation);
+  const torch::Tensor y = net->forward(x);
+  nn::Sequential int8 = copy_of(net);
+  {
+    const c10::InferenceMode outside(false);
+    convert(*int8);
+  }
+  CHECK(torch::equal(int8->forward(x), y));
+  std::stringstream file;
+  torch::save(int8, file);
+  torch::load(int8, file);
+  CHECK(torch::equal(int8->forward(x), y));
+}
+
 TEST_CASE("a converted layer holds its weight once and saves it as codes", "[nn][quantize]") {
   nn::Sequential net(nn::QuantStub(), Conv2d(Conv2dOptions(32, 16, 3)), nn::DeQuantStub());
   prepare(*net);
