@@ -39,7 +39,6 @@ class Island(Layer):
         """Hold `module`, which runs in float."""
         self.module = module
         self.init_layer(path)
-        self.output_dtype = torch.float32
         self.takes_one_tensor = True
 
     def _enter(self, x: Tensor) -> Tensor:
@@ -117,8 +116,7 @@ class PreparedIsland(Island, PreparedLayer, nn.Module):
         if tag is not None and tag[0] == "grid":
             self.check_version(x, tag, operand)
         self.record(operand, ("off", self._path) if tag is None else tag)
-        if not torch.compiler.is_compiling() and x.is_floating_point():
-            self.output_dtype = x.dtype
+        self.record_dtype(x)
         return x if tag is None else torch.ops.aten.alias(x)
 
     def _leave(self, y: Tensor) -> Tensor:
@@ -186,7 +184,6 @@ class ConvertedIsland(Island, ConvertedLayer, nn.Module):
         for name, value in source.__dict__.items():
             if "hook" in name and isinstance(value, dict):
                 self.__dict__[name] = value
-        self.output_dtype = source.output_dtype
         self.takes_one_tensor = source.takes_one_tensor
         self.take_records(source)
         self.take_grid(source.activation_post_process)

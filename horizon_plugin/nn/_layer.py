@@ -25,6 +25,7 @@ class Layer:
         _producers: operand name -> names of the modules it came from so far.
         input_scale, input_zero_point, skip_scale, skip_zero_point: the recorded grids, for
             TorchScript, which sees no tags; filled by `__prepare_scriptable__`.
+        output_dtype: of a result that stays float.
     """
 
     if TYPE_CHECKING:  # torch.jit would read annotations of attributes as types
@@ -44,6 +45,7 @@ class Layer:
         self.skip_scale = torch.empty(0)
         self.skip_zero_point = torch.empty(0, dtype=torch.int32)
         self.script_quantized = True
+        self.output_dtype = torch.float32
 
     def record(self, operand: str, tag: Tag | None) -> None:
         """Remember where an operand came from and on which grid."""
@@ -177,6 +179,19 @@ class PreparedLayer(Layer):
         self.record(operand, tag)
         return None, None
 
+    def named(self, error: Exception) -> Exception:
+        """As for any layer; of a NaN also the producer, whose fake quantization let it pass."""
+        named = super().named(error)
+        sources = [tag[4] for tag in self._inputs.values() if _carry.is_quantized(tag)]  # type: ignore[index]
+        if "must be free of NaN" not in str(named) or not sources:
+            return named
+        return type(named)(f"{named}, in the result of {' or '.join(dict.fromkeys(sources))}")
+
+    def record_dtype(self, x: Tensor) -> None:
+        """Remember in which dtype the model runs, for a result that stays float."""
+        if not torch.compiler.is_compiling() and x.is_floating_point():
+            self.output_dtype = x.dtype
+
     def from_island(self, x: Any, operand: str) -> Any:
         """`x`, observed and fake-quantized if it is the float result of an island."""
         tag = _carry.get_tag(x)
@@ -197,6 +212,7 @@ class ConvertedLayer(FixedDtypes, Layer):
 
     def take_records(self, source: Layer) -> None:
         """Copy what the prepared module recorded of its operands."""
+        self.output_dtype = source.output_dtype
         self._inputs = dict(source._inputs)
         self._producers = {k: list(v) for k, v in source._producers.items()}
 

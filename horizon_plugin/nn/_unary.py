@@ -29,6 +29,12 @@ def pair(value: int | tuple[int, int]) -> list[int]:
     return [value, value] if isinstance(value, int) else [int(v) for v in value]
 
 
+def affine_in_double(x: Tensor, factor: Tensor, offset: Tensor) -> Tensor:
+    """``factor * x + offset`` per channel (dim 1), both fp64, in the dtype of `x`."""
+    shape = [1, -1] + [1] * (x.dim() - 2)
+    return (x.to(torch.float64) * factor.view(shape) + offset.view(shape)).to(x.dtype)
+
+
 class PreparedUnary(PreparedLayer):
     """A float op whose result is fake-quantized; integer arithmetic in eval mode."""
 
@@ -66,7 +72,7 @@ class PreparedUnary(PreparedLayer):
                 y = self._integer(q, self.input_scale, self.input_zero_point, scale, zero_point)
                 return torch.ops.horizon.dequantize(y, scale, zero_point, x.dtype)
             return self.activation_post_process(self._float(x))
-        return self._float(x)
+        return self._deployed(x)
 
     @torch.jit.unused
     def _eager(self, x: Tensor) -> Tensor:
@@ -76,7 +82,8 @@ class PreparedUnary(PreparedLayer):
             quantizer = self.activation_post_process
             try:
                 if quantizer is None:
-                    y = self._float(x)
+                    self.record_dtype(x)
+                    y = self._float(x) if self.training else self._deployed(x)
                     return _carry.set_tag(y, ("lost", HIGH_PRECISION, self._path))
                 integer = (
                     x_scale is not None
@@ -101,6 +108,10 @@ class PreparedUnary(PreparedLayer):
 
     def _deployable(self) -> bool:
         return True
+
+    def _deployed(self, x: Tensor) -> Tensor:
+        """What the converted layer computes from real values, if its result is float."""
+        return self._float(x)
 
     def forward(self, input: Tensor) -> Tensor:
         """Floats on a grid to floats on the output's grid."""
@@ -133,7 +144,9 @@ class ConvertedUnary(ConvertedLayer):
     def _run(self, x: Tensor, x_scale: Tensor, x_zero_point: Tensor) -> Tensor:
         if self.scale is not None:
             return self._integer(x, x_scale, x_zero_point, self.scale, self.zero_point)
-        return self._float(torch.ops.horizon.dequantize(x, x_scale, x_zero_point, None))
+        return self._float(
+            torch.ops.horizon.dequantize(x, x_scale, x_zero_point, self.output_dtype)
+        )
 
     @torch.jit.unused
     def _eager(self, x: Tensor) -> Tensor:
@@ -277,7 +290,7 @@ class BatchNormOps(PreparedUnary):
             self.eps,
         )
 
-    def _integer(self, q: Tensor, s: Tensor, z: Tensor, out_s: Tensor, out_z: Tensor) -> Tensor:
+    def _folded(self) -> tuple[Tensor, Tensor]:
         factor, offset = torch.ops.horizon.fold_batch_norm(
             None,
             self.weight,
@@ -287,9 +300,23 @@ class BatchNormOps(PreparedUnary):
             self.eps,
             self.num_features,
         )
-        return torch.ops.horizon.quantized_affine(
-            q, s, z, factor.detach(), offset.detach(), out_s, out_z, 0
-        )
+        return factor.detach(), offset.detach()
+
+    def _deployed(self, x: Tensor) -> Tensor:
+        if self.running_mean is None:
+            return self._float(x)
+        factor, offset = self._folded()
+        y = affine_in_double(x.detach(), factor, offset)
+        if torch.jit.is_scripting():
+            return y
+        else:
+            if wants_surrogate((x, *self.parameters())):
+                y = torch.ops.horizon.straight_through(y, self._float(x))
+            return y
+
+    def _integer(self, q: Tensor, s: Tensor, z: Tensor, out_s: Tensor, out_z: Tensor) -> Tensor:
+        factor, offset = self._folded()
+        return torch.ops.horizon.quantized_affine(q, s, z, factor, offset, out_s, out_z, 0)
 
 
 class PreparedBatchNorm1d(BatchNormOps, nn.BatchNorm1d):
@@ -326,9 +353,7 @@ class ConvertedBatchNorm(ConvertedUnary, nn.Module):
         self.register_buffer("bias", offset)
 
     def _float(self, x: Tensor) -> Tensor:
-        shape = [1, -1] + [1] * (x.dim() - 2)
-        factor, offset = self.bn_scale.view(shape), self.bias.view(shape)
-        return (x.to(torch.float64) * factor + offset).to(torch.float32)
+        return affine_in_double(x, self.bn_scale, self.bias)
 
     def _integer(self, q: Tensor, s: Tensor, z: Tensor, out_s: Tensor, out_z: Tensor) -> Tensor:
         return torch.ops.horizon.quantized_affine(

@@ -127,6 +127,7 @@ class PreparedFloatFunctional(PreparedLayer, FunctionalMethods):
             quantizer = self.activation_post_process
             try:
                 if quantizer is None:
+                    self.record_dtype(tensors[0])
                     y = FLOAT[method](tensors, *extra)
                     return _carry.set_tag(y, ("lost", HIGH_PRECISION, self._path))
                 integer = (
@@ -197,7 +198,7 @@ class ConvertedFloatFunctional(ConvertedLayer, FunctionalMethods):
             try:
                 if self.scale is None:
                     floats = [
-                        torch.ops.horizon.dequantize(t, s, z, None)
+                        torch.ops.horizon.dequantize(t, s, z, self.output_dtype)
                         for t, (s, z) in zip(tensors, grids, strict=True)
                     ]
                     return FLOAT[method](floats, *extra)

@@ -59,8 +59,11 @@ class DeQuantStub(nn.Module):
         return x
 
 
-def _check_device(path: str, x: Tensor, scale: Tensor) -> None:
+def _check_tensor(path: str, x: Tensor, scale: Tensor) -> None:
     with torch._C.DisableTorchFunction():
+        if x.layout != torch.strided or x.is_quantized:
+            kind = x.dtype if x.is_quantized else x.layout
+            raise TypeError(f"{path}: 'x' must be a dense floating-point tensor, got {kind}")
         if x.device != scale.device:
             raise ValueError(
                 f"{path}: 'x' must be on {scale.device}, where the model is, got {x.device}: move "
@@ -92,7 +95,7 @@ class PreparedQuantStub(PreparedLayer, nn.Module):
             raise TypeError(
                 f"{self._path}: 'x' must be a floating-point tensor, got {type(x).__name__}"
             )
-        _check_device(self._path, x, self.activation_post_process.scale)
+        _check_tensor(self._path, x, self.activation_post_process.scale)
         try:
             return self.activation_post_process.quantize_and_tag(x, self._path)
         except (ValueError, TypeError, RuntimeError) as error:
@@ -130,7 +133,7 @@ class ConvertedQuantStub(ConvertedLayer, nn.Module):
                 f"{self._path}: 'x' must be a floating-point tensor, got {type(x).__name__}"
             )
         with torch._C.DisableTorchFunction():
-            _check_device(self._path, x, self.scale)
+            _check_tensor(self._path, x, self.scale)
             try:
                 q = torch.ops.horizon.quantize(x, self.scale, self.zero_point)
             except (ValueError, TypeError, RuntimeError) as error:
@@ -158,15 +161,13 @@ class PreparedDeQuantStub(PreparedLayer, nn.Module):
         self: Any = cls()
         adopt_hooks(self, source)
         self.init_layer(path)
-        self.output_dtype = torch.float32
         self.training = source.training
         return self
 
     @torch.jit.unused
     def _eager(self, x: Tensor) -> Tensor:
         with torch._C.DisableTorchFunction():
-            if not torch.compiler.is_compiling() and isinstance(x, Tensor):
-                self.output_dtype = x.dtype
+            self.record_dtype(x)
             tag = _carry.get_tag(x)
             if tag is not None and tag[0] == "grid":
                 self.check_version(x, tag, "input")
@@ -201,7 +202,6 @@ class ConvertedDeQuantStub(ConvertedLayer, nn.Module):
         self: Any = cls()
         adopt_hooks(self, source)
         self.init_layer(source._path)
-        self.output_dtype = source.output_dtype
         self.take_records(source)
         self._inputs = {k: t for k, t in self._inputs.items() if t is not None and t[0] != "off"}
         self.training = False
