@@ -56,6 +56,9 @@ fuse::Node to_node(const py::tuple& fields) {
   node.position = next().cast<int>();
   node.obstacle = next().cast<std::string>();
   node.inner = next().cast<std::string>();
+  for (const std::string& kind : next().cast<Names>()) {
+    node.fused.push_back(fuse::kind_from_name(kind));
+  }
   node.child_names = next().cast<Names>();
   node.children = next().cast<std::vector<int>>();
   return node;

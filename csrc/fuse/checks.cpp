@@ -7,10 +7,6 @@
 namespace horizon::fuse {
 namespace {
 
-bool is_batch_norm(Kind kind) {
-  return kind == Kind::kBatchNorm1d || kind == Kind::kBatchNorm2d || kind == Kind::kSyncBatchNorm;
-}
-
 class GroupCheck {
  public:
   GroupCheck(const Tree& tree, const Options& options, Group& group)

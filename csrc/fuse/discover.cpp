@@ -53,6 +53,9 @@ class Finder {
     // Found from the last call to the first.
     std::ranges::reverse(found_.groups);
     std::ranges::reverse(found_.hints);
+    for (std::size_t i = 1; i < tree_.nodes.size(); ++i) {
+      if (!tree_.nodes[i].fused.empty()) explain_fused(static_cast<int>(i));
+    }
     collect_left();
     return std::move(found_);
   }
@@ -134,6 +137,12 @@ class Finder {
         return name(id) + " is fused with " + name(taken_[at(id)]) +
                ", which is called later and takes the add";
       }
+      for (int above = node(id).parent; above != kNoIndex; above = node(above).parent) {
+        if (node(above).inner.empty()) continue;
+        return name(above) + " is wrapped in " + node(above).class_name +
+               ", and names do not reach through it: fuse before wrapping, or fuse model." +
+               flow_.path(above) + "." + node(above).inner + " by itself";
+      }
     }
     return why_unsafe(flow_, members);
   }
@@ -163,11 +172,21 @@ class Finder {
     blocked_[at(id)] = 1;
   }
 
+  // Whether a group of `kinds` could take over `call`, which uses its result.
+  bool goes_on(const std::vector<Kind>& kinds, const Call& call) const {
+    const bool is_op = call.node == kNoIndex;
+    if (!is_op && node(call.node).group != kNoIndex) return false;
+    const Kind kind = is_op ? kind_of_op(call.op) : flow_kind(node(call.node));
+    if (kind == Kind::kFloatFunctional && !is_op && !is_add(call)) return false;
+    return std::ranges::any_of(continuations(kinds, kinds.size()), [&](Kind next) {
+      return next == kind || (is_batch_norm(next) && is_batch_norm(kind));
+    });
+  }
+
   // Why `members` do not go on although something fusable follows; empty if nothing does.
   std::string explain(const std::vector<int>& members) {
     std::vector<Kind> kinds;
     for (const int id : members) kinds.push_back(flow_kind(node(id)));
-    const std::vector<Kind> next_kinds = continuations(kinds, kinds.size());
     int current = flow_.calls_of(members[0]).front();
     for (std::size_t i = 1; i < members.size(); ++i) current = flow_.only_user(current, false);
     if (flow_.call(current).outputs.size() != 1) return "";
@@ -178,18 +197,52 @@ class Finder {
     for (const int user : flow_.users(flow_.call(current).outputs[0], false)) {
       const Call& call = flow_.call(user);
       const bool is_op = call.node == kNoIndex;
-      const Kind kind = is_op ? kind_of_op(call.op) : flow_kind(node(call.node));
-      const auto continues = [&](Kind next) {
-        return next == kind || (is_batch_norm(next) && is_batch_norm(kind));
-      };
-      if (!is_op && (node(call.node).group != kNoIndex || alone)) continue;
-      if (kind == Kind::kFloatFunctional && !is_op && !is_add(call)) continue;
-      if (std::ranges::none_of(next_kinds, continues)) continue;
-      text = use + (alone ? std::string(": ") + remedy_for(kind)
+      if ((!is_op && alone) || !goes_on(kinds, call)) continue;
+      text = use + (alone ? std::string(": ") + remedy_for(kind_of_op(call.op))
                           : ", so no group can go on with it: it must have one user");
       if (!is_op) set_reason(call.node, of + text);
     }
     return members.size() == 1 || text.empty() ? text : of + text;
+  }
+
+  // Says what could have been in a group that an earlier call fused; `id` is the fused module.
+  void explain_fused(int id) {
+    const std::vector<Kind>& kinds = node(id).fused;
+    const auto is_last = [&](const Node& member) {
+      return member.group == node(id).group &&
+             member.position + 1 == static_cast<int>(kinds.size());
+    };
+    const auto found = std::ranges::find_if(tree_.nodes, is_last);
+    if (found == tree_.nodes.end()) return;
+    const int last = static_cast<int>(found - tree_.nodes.begin());
+    if (flow_.calls_of(last).empty()) return;
+    const std::vector<int>& results = flow_.call(flow_.calls_of(last).front()).outputs;
+    if (results.size() != 1 || flow_.leaves(results[0])) return;
+    // An identity that stands for a member hands on the very same value.
+    std::vector<int> users = flow_.users(results[0], false);
+    std::erase_if(users, [&](int user) {
+      const int member = flow_.call(user).node;
+      return member != kNoIndex && node(member).group == node(id).group;
+    });
+    if (users.size() != 1 || !goes_on(kinds, flow_.call(users[0]))) return;
+    const Call& call = flow_.call(users[0]);
+    const std::string text = name(last) + ": its result goes to " + flow_.describe(users[0]);
+    if (call.node != kNoIndex) {
+      set_reason(call.node, text + why_not_in(last, call.node));
+    } else {
+      const std::string remedy = remedy_for(kind_of_op(call.op));
+      found_.left.push_back({id, flow_.path(id), text + ": " + remedy, true});
+    }
+  }
+
+  // Why a fused group goes without the module that alone follows it.
+  std::string why_not_in(int last, int next) const {
+    if (flow_.calls_of(next).size() != flow_.calls_of(last).size()) {
+      return ", but " + flow_.describe_calls(next) +
+             ": give each place a module of its own (or use fuse_fx)";
+    }
+    return ", and was fused without it: fuse " + list_text(tree_.groups[at(node(last).group)]) +
+           " and " + name(next) + " in one list, from the float model";
   }
 
   void collect_left() {

@@ -43,16 +43,6 @@ Kind flow_kind(const Node& node) {
   return node.kind == Kind::kOther ? node.derived_from : node.kind;
 }
 
-bool is_base(Kind kind) {
-  return kind == Kind::kConv2d || kind == Kind::kConvTranspose2d || kind == Kind::kLinear;
-}
-
-bool is_batch_norm(Kind kind) {
-  return kind == Kind::kBatchNorm1d || kind == Kind::kBatchNorm2d || kind == Kind::kSyncBatchNorm;
-}
-
-bool is_activation(Kind kind) { return kind == Kind::kReLU || kind == Kind::kReLU6; }
-
 bool is_add(const Call& call) { return call.op == "add" || call.op == "add_relu"; }
 
 Flow::Flow(const Tree& tree, const Record& record)

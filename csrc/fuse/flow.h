@@ -12,10 +12,6 @@ namespace horizon::fuse {
 /// derive from (which the planner refuses later, by name).
 Kind flow_kind(const Node& node);
 
-bool is_base(Kind kind);
-bool is_batch_norm(Kind kind);
-bool is_activation(Kind kind);
-
 /// Whether a call of a FloatFunctional is one that a group can take over.
 bool is_add(const Call& call);
 
@@ -53,9 +49,10 @@ class Flow {
   /// Whether the memory of `value` changes in place between two calls.
   bool is_changed_between(int value, int first, int last) const;
 
- private:
+  /// Whether a value is returned by the model, or kept in an attribute.
   bool leaves(int value) const { return leaves_[static_cast<std::size_t>(value)] != 0; }
 
+ private:
   const Tree& tree_;
   const Record& record_;
   std::vector<std::string> paths_;

@@ -35,4 +35,14 @@ Kind kind_from_name(std::string_view name) {
   return Kind::kOther;
 }
 
+bool is_base(Kind kind) {
+  return kind == Kind::kConv2d || kind == Kind::kConvTranspose2d || kind == Kind::kLinear;
+}
+
+bool is_batch_norm(Kind kind) {
+  return kind == Kind::kBatchNorm1d || kind == Kind::kBatchNorm2d || kind == Kind::kSyncBatchNorm;
+}
+
+bool is_activation(Kind kind) { return kind == Kind::kReLU || kind == Kind::kReLU6; }
+
 }  // namespace horizon::fuse

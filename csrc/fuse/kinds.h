@@ -24,4 +24,8 @@ std::string_view kind_name(Kind kind);
 /// The inverse of kind_name; kOther for an unknown name.
 Kind kind_from_name(std::string_view name);
 
+bool is_base(Kind kind);
+bool is_batch_norm(Kind kind);
+bool is_activation(Kind kind);
+
 }  // namespace horizon::fuse

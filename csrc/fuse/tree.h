@@ -38,6 +38,8 @@ struct Node {
   /// The group that an earlier call fused this module into, and its place there.
   int group = kNoIndex;
   int position = kNoIndex;
+  /// Of a fused module: what it consists of, with a folded batch norm; else empty.
+  std::vector<Kind> fused;
 
   /// Why this module cannot be a member, with what to do, as the front end knows it; else empty.
   std::string obstacle;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from torch import nn
@@ -13,13 +14,14 @@ from horizon_plugin.quantization._fusion_report import UnfusedModule, add_notes
 from horizon_plugin.quantization._module_tree import ModuleTree
 from horizon_plugin.quantization._preflight import Preflight
 from horizon_plugin.quantization._replacements import FuserMethods
+from horizon_plugin.quantization._tied import fold_warnings
+from horizon_plugin.quantization._trial import Trial
 from horizon_plugin.quantization.fuse_modules import (
     check_mode,
     check_model,
     copied,
     custom_methods,
     refuse_wrapper,
-    replace_groups,
 )
 
 
@@ -53,9 +55,17 @@ class Found:
         """The class name of a node's module."""
         return self._tree.nodes[node][0]
 
+    def leave(self, harmful: list[tuple[_replacements.Group, str]]) -> None:
+        """Count groups, each with what it changes, among what stays alone."""
+        for group, difference in harmful:
+            text = f"fused, {group.names} would change what the model computes: {difference}"
+            for node, name in zip(group.members, group.names, strict=True):
+                self.left.append(_replacements.LeftAlone(node, name, text, True))
+
     def left_rows(self) -> list[tuple[str, str, str]]:
         """(name, class, reason) of what stays alone."""
-        return [(row.name, self.kind_of(row.node), row.reason) for row in self.left]
+        rows = sorted(self.left, key=lambda row: row.node)
+        return [(row.name, self.kind_of(row.node), row.reason) for row in rows]
 
 
 class UnfusedOperations(list[UnfusedModule]):
@@ -138,7 +148,9 @@ def fuse(
 
     A group is safe if at each call of its convolution (or linear layer) the same members follow,
     in order, each called nowhere else, and no value between them is used twice or leaves the
-    model. `fusion_report` of the result lists the groups, and what was left alone and why.
+    model. A group whose fusion changes the output all the same, say because the model reads an
+    attribute of a member, is left alone. `fusion_report` of the result lists the groups, and what
+    was left alone and why.
 
     Args:
         model: the float model, in train or eval mode.
@@ -152,7 +164,7 @@ def fuse(
         The fused model. A call that raises changes nothing.
 
     Raises:
-        FusionError: the fused model computes something else.
+        FusionError: the model gives another output at each call, or cannot be copied.
         TypeError: an argument of the wrong type.
     """
     check_model("fuse", model)
@@ -166,11 +178,41 @@ def fuse(
         if not inplace:
             model = copied("fuse", model)
             tree = ModuleTree.of_model(model)
-        if found.groups:
-            lists = [list(group.names) for group in found.groups]
-            groups, messages = _replacements.plan(tree, lists, methods)
-            replace_groups(
-                model, tree, groups, methods, messages, preflight=preflight, output=output
-            )
-    add_notes(model, found.left_rows(), found.hints)
+        replace_found(model, tree, found, methods, Trial(preflight, output), "fuse")
     return model
+
+
+def replace_found(
+    model: nn.Module,
+    tree: ModuleTree,
+    found: Found,
+    methods: FuserMethods,
+    trial: Trial | None,
+    call: str,
+) -> None:
+    """Fuse in `model`, which may be a copy, the groups found, and note what is left alone.
+
+    With a trial, groups that change what the model computes are left alone as well.
+
+    Raises:
+        FusionError: it computes something else without any group, too. The model is as before.
+    """
+
+    def planned(groups: list[_replacements.Group]) -> tuple[list[_replacements.Group], list[str]]:
+        lists = [list(group.names) for group in groups]
+        return _replacements.plan(tree, lists, methods) if lists else ([], [])
+
+    def build(groups: list[_replacements.Group]) -> list[_replacements.Replacement]:
+        return _replacements.build_all(tree, groups, methods)
+
+    groups, messages = planned(found.groups)
+    harmful = [] if trial is None else trial.harmful(model, tree, groups, build)
+    if harmful:
+        groups, messages = planned([g for g in groups if all(g is not bad for bad, _ in harmful)])
+    messages = [message.replace("fuse_modules:", f"{call}:", 1) for message in messages]
+    replacements = build(groups)
+    for message in [*messages, *fold_warnings(call, tree, groups)]:
+        warnings.warn(message, stacklevel=3)
+    _replacements.apply(tree, groups, replacements)
+    found.leave(harmful)
+    add_notes(model, found.left_rows(), found.hints)

@@ -11,19 +11,18 @@ from torch import fx, nn
 from horizon_plugin import qat_mode
 from horizon_plugin.quantization import _replacements
 from horizon_plugin.quantization._call_record import METADATA, Record, op_name
-from horizon_plugin.quantization._fuse import Found, custom_members
-from horizon_plugin.quantization._fusion_report import add_notes
+from horizon_plugin.quantization._fuse import Found, custom_members, replace_found
 from horizon_plugin.quantization._fx_rewrite import Rewriter
 from horizon_plugin.quantization._fx_trace import fx_leaves, owner_of, trace
 from horizon_plugin.quantization._module_tree import ModuleTree
 from horizon_plugin.quantization._preflight import Preflight
+from horizon_plugin.quantization._trial import Trial
 from horizon_plugin.quantization.fuse_modules import (
     check_mode,
     check_model,
     copied,
     custom_methods,
     refuse_wrapper,
-    replace_groups,
 )
 
 # What gives a tensor that shares memory with its first argument.
@@ -146,7 +145,7 @@ def fuse_fx(
         A `torch.fx.GraphModule`; `fusion_report` lists its groups and what was left alone.
 
     Raises:
-        FusionError: the model cannot be traced (the line is named), or the fused model computes
+        FusionError: the model cannot be traced (the line is named), or its trace computes
             something else.
         TypeError: an argument of the wrong type.
     """
@@ -170,11 +169,6 @@ def fuse_fx(
         else:
             record, _ = preflight.record(traced, tree, custom_members(tree, methods))
         found = Found(traced, tree, record, methods)
-        if found.groups or preflight is not None:
-            lists = [list(group.names) for group in found.groups]
-            groups, messages = _replacements.plan(tree, lists, methods) if lists else ([], [])
-            replace_groups(
-                traced, tree, groups, methods, messages, preflight=preflight, output=output
-            )
-    add_notes(traced, found.left_rows(), found.hints)
+        trial = None if preflight is None else Trial(preflight, output)
+        replace_found(traced, tree, found, methods, trial, "fuse_fx")
     return traced

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from horizon_plugin.nn import _family
 from horizon_plugin.nn._layer import Layer
-from horizon_plugin.nn._pending import FusedGroup
+from horizon_plugin.nn._pending import AFTER_NORM, FusedGroup
 from horizon_plugin.quantization._collector import paused_collection
 
 GROUP = "_fusion_group"
@@ -37,9 +38,6 @@ _CHANNELS = {
     "SyncBatchNorm": "num_features",
 }
 _OTHER = "Other"
-# The position of a node's parent among its fields.
-_PARENT = 11
-
 # Where a node's tuple has them.
 _PARENT, _CHILD_NAMES, _CHILDREN = 11, -2, -1
 
@@ -162,6 +160,29 @@ def _has_other_hooks(attributes: dict[str, Any]) -> bool:
     return False
 
 
+_BASE_KINDS = {
+    _family.BASE_CONV2D: ("Conv2d", "BatchNorm2d"),
+    _family.BASE_CONV_TRANSPOSE2D: ("ConvTranspose2d", "BatchNorm2d"),
+    _family.BASE_LINEAR: ("Linear", "BatchNorm1d"),
+}
+
+
+def _fused_kinds(module: nn.Module, group: FusedGroup) -> list[str]:
+    """What a fused module of ours consists of, with a folded batch norm; else nothing."""
+    variant = getattr(module, "variant", None)
+    if not isinstance(variant, _family.Variant):
+        return []
+    base, norm = _BASE_KINDS[variant.base]
+    kinds = [base]
+    if variant.has_bn or group.stage == AFTER_NORM:
+        kinds.append(norm)
+    if variant.has_add:
+        kinds.append("FloatFunctional")
+    if variant.activation != _family.ACTIVATION_NONE:
+        kinds.append("ReLU6" if variant.activation == _family.ACTIVATION_RELU6 else "ReLU")
+    return kinds
+
+
 class ModuleTree:
     """Flattens modules into the nodes of `_C.plan_fusion`; reads only.
 
@@ -240,7 +261,7 @@ class ModuleTree:
             "torch.jit.script or torch.jit.trace"
         )
         settings = (info.type_id, module.training, False, -1, False, False, False, -1, parent)
-        return (info.name, _OTHER, _OTHER, *settings, -1, -1, obstacle, "", names, children)
+        return (info.name, _OTHER, _OTHER, *settings, -1, -1, obstacle, "", [], names, children)
 
     def places_of(self, node: int, base: int) -> list[tuple[nn.Module, str]]:
         """Where a member of a group is replaced: all its places; an activation's own, and those
@@ -368,6 +389,7 @@ class ModuleTree:
             attributes.get(POSITION, -1),
             _obstacle(module, kind),
             info.inner,
+            [] if group is None else _fused_kinds(module, group),
             names,
             children,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import random
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -16,6 +15,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from horizon_plugin.nn._pending import FusionError
 from horizon_plugin.quantization._call_record import CallRecorder, Record, tensors_in
+from horizon_plugin.quantization._model_state import ModelState, clone
 from horizon_plugin.quantization._module_tree import ModuleTree
 
 # Largest difference between the outputs before and after a fusion, relative to the output's norm:
@@ -35,60 +35,10 @@ def check_example_inputs(call: str, example_inputs: Any) -> tuple[tuple[Any, ...
     return tuple(example_inputs), {}
 
 
-# --- State ---------------------------------------------------------------------------------------
-
-
-def _is_same(mine: Any, saved: Any) -> bool:
-    if len(mine) != len(saved):
-        return False
-    if isinstance(mine, dict):
-        return all(k is j and mine[k] is saved[j] for k, j in zip(mine, saved, strict=True))
-    return all(a is b for a, b in zip(mine, saved, strict=True))
-
-
-class ModelState:
-    """The attributes of every module of a model, and what their containers hold.
-
-    Restoring puts back the same objects; tensors are not copied.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._modules = [m for m in model.modules() if not isinstance(m, torch.jit.ScriptModule)]
-        self._attributes = [dict(m.__dict__) for m in self._modules]
-        self._containers: list[tuple[Any, Any]] = []
-        for attributes in self._attributes:
-            for value in attributes.values():
-                if isinstance(value, (dict, list, deque)):
-                    self._containers.append((value, value.copy()))
-
-    def restore(self) -> None:
-        """Put everything back as it was."""
-        for module, attributes in zip(self._modules, self._attributes, strict=True):
-            if not _is_same(module.__dict__, attributes):
-                module.__dict__.clear()
-                module.__dict__.update(attributes)
-        for container, saved in self._containers:
-            if _is_same(container, saved):
-                continue
-            container.clear()
-            if isinstance(container, dict):
-                container.update(saved)
-            else:
-                container.extend(saved)
-
-
-def _clone(tensor: Tensor, memo: dict[int, Tensor]) -> Tensor:
-    copied = memo.get(id(tensor))
-    if copied is None:
-        copied = tensor.detach().clone().requires_grad_(tensor.requires_grad)
-        memo[id(tensor)] = copied
-    return copied
-
-
 def _clone_nested(value: Any, memo: dict[int, Tensor]) -> Any:
     """A copy in which no tensor is the caller's, so that a model may write into its input."""
     if isinstance(value, Tensor):
-        return _clone(value, memo)
+        return clone(value, memo)
     if isinstance(value, tuple):
         items = [_clone_nested(item, memo) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
@@ -106,24 +56,6 @@ def _clone_nested(value: Any, memo: dict[int, Tensor]) -> Any:
         }
         return dataclasses.replace(value, **changes)
     return value
-
-
-def _lend_copies(model: nn.Module) -> list[tuple[Tensor, Tensor]]:
-    """Put copies in the places of buffers and other tensors; the run may write into those.
-
-    Returns the buffers of scripted modules, whose places cannot be written, with copies.
-    """
-    memo: dict[int, Tensor] = {}
-    scripted = []
-    for module in model.modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            scripted += [(b, b.detach().clone()) for b in module.buffers(recurse=False)]
-            continue
-        for holder in (module._buffers, module.__dict__):
-            for name, value in list(holder.items()):
-                if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
-                    holder[name] = _clone(value, memo)
-    return scripted
 
 
 def _random_state() -> Callable[[], None]:
@@ -147,7 +79,6 @@ def _random_state() -> Callable[[], None]:
 @contextmanager
 def _untouched(model: nn.Module) -> Iterator[None]:
     state, restore_random = ModelState(model), _random_state()
-    scripted: list[tuple[Tensor, Tensor]] = []
     is_compiled = any(
         getattr(m, "_compiled_call_impl", None) is not None
         or hasattr(m, "_torchdynamo_orig_callable")
@@ -156,15 +87,11 @@ def _untouched(model: nn.Module) -> Iterator[None]:
     eager: Any = torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
     try:
         with torch.inference_mode(False), torch.no_grad(), eager:
-            scripted = _lend_copies(model)
+            state.lend_copies()
             yield
     finally:
         state.restore()
         restore_random()
-        with torch.no_grad():
-            for buffer, saved in scripted:
-                if not torch.equal(buffer, saved):
-                    buffer.copy_(saved)
 
 
 # --- Runs ----------------------------------------------------------------------------------------

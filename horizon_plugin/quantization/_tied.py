@@ -20,7 +20,7 @@ def _parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
                 yield name, parameter
 
 
-def fold_warnings(tree: ModuleTree, groups: list[Group]) -> list[str]:
+def fold_warnings(call: str, tree: ModuleTree, groups: list[Group]) -> list[str]:
     """A warning for each group whose fold makes anew what a module outside shares with it."""
     folding = [group for group in groups if group.action == "fold"]
     if not folding:
@@ -40,7 +40,7 @@ def fold_warnings(tree: ModuleTree, groups: list[Group]) -> list[str]:
                         ties.append(f"'{path}.{name}' from '{theirs}'")
         if ties:
             messages.append(
-                f"fuse_modules: folding {group.names} unties {', '.join(ties)}: the folded layer "
+                f"{call}: folding {group.names} unties {', '.join(ties)}: the folded layer "
                 "gets parameters of its own, and the others stay as they are; mode='with_bn' keeps "
                 "them tied"
             )

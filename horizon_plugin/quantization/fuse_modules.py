@@ -14,9 +14,10 @@ from horizon_plugin._traced import copy_model
 from horizon_plugin.nn._pending import FusionError
 from horizon_plugin.quantization import _replacements
 from horizon_plugin.quantization._module_tree import ModuleTree, inner_of, to_text
-from horizon_plugin.quantization._preflight import ModelState, Preflight
+from horizon_plugin.quantization._preflight import Preflight
 from horizon_plugin.quantization._replacements import FuserMethods
 from horizon_plugin.quantization._tied import fold_warnings
+from horizon_plugin.quantization._trial import Trial
 
 __all__ = ["FusionError", "fuse_known_modules", "fuse_modules"]
 
@@ -211,75 +212,31 @@ def fuse_modules(
     preflight = None
     if example_inputs is not None:
         preflight = Preflight("fuse_modules", example_inputs)
-    with _replacements.overriding(check_mode("fuse_modules", mode), allow_inner_hooks):
-        return _fuse(model, lists, methods, inplace, fuser_func, preflight)
-
-
-def _fuse(
-    model: nn.Module,
-    lists: list[list[str]],
-    methods: FuserMethods,
-    inplace: bool,
-    fuser_func: Callable[..., Any],
-    preflight: Preflight | None,
-) -> nn.Module:
     known = fuser_func is fuse_known_modules
-    tree = ModuleTree.of_model(model)
-    groups, messages = _replacements.plan(tree, lists, methods, match_patterns=known)
-    _replacements.check_places(model, tree, groups)
-    output = None
-    if preflight is not None:
-        members = {node for group in groups for node in group.members}
-        record, output = preflight.record(model, tree, members)
-        messages += _replacements.check_calls(tree, record, groups)
-    if not inplace:
-        model = copied("fuse_modules", model)
+    with _replacements.overriding(check_mode("fuse_modules", mode), allow_inner_hooks):
         tree = ModuleTree.of_model(model)
-        groups, _ = _replacements.plan(tree, lists, methods, match_patterns=known)
-    replace_groups(model, tree, groups, methods, messages, fuser_func, preflight, output)
+        groups, messages = _replacements.plan(tree, lists, methods, match_patterns=known)
+        _replacements.check_places(model, tree, groups)
+        trial = None
+        if preflight is not None:
+            members = {node for group in groups for node in group.members}
+            record, output = preflight.record(model, tree, members)
+            messages += _replacements.check_calls(tree, record, groups)
+            trial = Trial(preflight, output)
+        if not inplace:
+            model = copied("fuse_modules", model)
+            tree = ModuleTree.of_model(model)
+            groups, _ = _replacements.plan(tree, lists, methods, match_patterns=known)
+
+        def build(chosen: list[_replacements.Group]) -> list[_replacements.Replacement]:
+            if known:
+                return _replacements.build_all(tree, chosen, methods)
+            return _replacements.build_by(fuser_func, tree, chosen, methods)
+
+        if trial is not None:
+            trial.refuse_harmful(model, tree, groups, build)
+        replacements = build(groups)
+        for message in [*messages, *fold_warnings("fuse_modules", tree, groups)]:
+            warnings.warn(message, stacklevel=2)
+        _replacements.apply(tree, groups, replacements)
     return model
-
-
-def replace_groups(
-    model: nn.Module,
-    tree: ModuleTree,
-    groups: list[_replacements.Group],
-    methods: FuserMethods,
-    messages: list[str],
-    fuser_func: Callable[..., Any] = fuse_known_modules,
-    preflight: Preflight | None = None,
-    output: Any = None,
-) -> None:
-    """Replace planned groups in `model`; with a pre-flight, only if its `output` stays the same.
-
-    Raises:
-        FusionError: it does not. The model is as before then.
-    """
-    state = None if preflight is None else ModelState(model)
-    if fuser_func is fuse_known_modules:
-        replacements = _replacements.build_all(tree, groups, methods)
-    else:
-        replacements = _replacements.build_by(fuser_func, tree, groups, methods)
-    for message in [*messages, *fold_warnings(tree, groups)]:
-        warnings.warn(message, stacklevel=4)
-    _replacements.apply(tree, groups, replacements)
-    if preflight is None or state is None:
-        return
-    try:
-        difference = preflight.difference(model, output)
-    except BaseException:
-        state.restore()
-        raise
-    if difference is not None:
-        state.restore()
-        raise FusionError(
-            f"{preflight.call}: the fused model must compute what the model did on "
-            f"'example_inputs', but {difference}. Nothing was changed: "
-            + (
-                "leave groups out until it does"
-                if len(groups) > 1
-                else f"leave {groups[0].names} out"
-                if groups
-                else "the model gives another output at each call"
-            )
-        )

@@ -303,7 +303,7 @@ def test_a_trace_that_computes_something_else_is_refused():
         def forward(self, x: Tensor, flag: Any = None) -> Tensor:
             return self.bn(self.conv(x)) if flag is None else x
 
-    with pytest.raises(FusionError, match="fuse_fx: the fused model must compute what the model"):
+    with pytest.raises(FusionError, match=r"fuse_fx: the model must compute .* its trace does not"):
         fuse_fx(Baked(), (X,))
 
 
