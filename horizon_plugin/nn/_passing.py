@@ -60,9 +60,9 @@ class ConvertedPassing(ConvertedLayer, nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """uint8 codes to codes on the same grid."""
         if torch.jit.is_scripting():
-            if self.script_quantized:
-                return self._run(input, self.input_zero_point)
-            return self._plain(input)
+            if input.is_floating_point():
+                return self._plain(input)
+            return self._run(input, self.input_zero_point)
         else:
             return self._eager(input)
 
@@ -83,6 +83,10 @@ class ConvertedReLU(ConvertedPassing):
 class _ConvertedMax(ConvertedPassing):
     def needs_one_scale(self) -> bool:
         """Never: a maximum needs no zero point."""
+        return False
+
+    def needs_input_grid(self) -> bool:
+        """Never, likewise: a script may be made before the first forward."""
         return False
 
 

@@ -200,3 +200,11 @@ def test_a_relu_and_a_pool_that_are_shared_script_where_zero_points_agree():
         assert torch.equal(int8(X), model(X))
         with pytest.raises(RuntimeError, match="relu is called with results of conv1 and conv2"):
             script(int8)
+
+
+def test_a_max_pool_scripts_before_the_first_forward_on_codes_and_on_floats():
+    layers = (nn.MaxPool2d(2), nn.Conv2d(3, 4, 1), nn.AdaptiveMaxPool2d(2))
+    net = nn.Sequential(nn.MaxPool2d(1), QuantStub(), *layers, DeQuantStub(), nn.MaxPool2d(1))
+    model = prepared(net.train(), X)
+    with torch.no_grad():
+        assert torch.equal(script(convert(model))(X), model(X))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
 from plain import X
-from stages import assert_all_equal, later_stages, prepared
+from stages import assert_all_equal, later_stages, prepared, silent_jit, trace
 from torch import Tensor, nn
 
 from horizon_plugin.quantization import (
     DeQuantStub,
+    FloatFunctional,
     QuantStub,
     convert,
     get_default_qat_qconfig,
@@ -158,3 +162,35 @@ def test_lookup_is_a_well_formed_operator():
     q = torch.randint(0, 256, (2, 3), dtype=torch.uint8)
     table = torch.arange(256, dtype=torch.uint8)
     torch.library.opcheck(ops.quantized_lookup.default, (q, table))
+
+
+class EveryFunction(nn.Module):
+    """All functions of one tensor, side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [copy.deepcopy(layer) for layer in FUNCTIONS.values()]
+        layers[0] = nn.Hardswish()  # not in place
+        self.functions, self.cat = nn.ModuleList([*layers, nn.PReLU(4)]), FloatFunctional()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.cat.cat([function(x) for function in self.functions], 1)
+
+
+def test_tables_are_the_same_on_every_instruction_set(tmp_path):
+    net = nn.Sequential(QuantStub(), nn.Conv2d(3, 4, 1), EveryFunction(), DeQuantStub())
+    model = prepared(net.train(), 3 * X)
+    with torch.no_grad():
+        expected = model(3 * X)
+        silent_jit(torch.jit.save, trace(convert(model), 3 * X), str(tmp_path / "net.pt"))
+    torch.save((3 * X, expected), tmp_path / "data.pt")
+    program = (
+        "import sys, warnings, torch, horizon_plugin\n"
+        "warnings.simplefilter('ignore')\n"
+        "x, expected = torch.load(sys.argv[1] + '/data.pt')\n"
+        "assert torch.equal(torch.jit.load(sys.argv[1] + '/net.pt')(x), expected)\n"
+    )
+    # torch's own functions make the tables: its instruction sets count as well as ours.
+    for ours, torchs in (("generic", "default"), ("avx2", "avx2"), ("avx512", "avx512")):
+        env = os.environ | {"HORIZON_CPU_CAPABILITY": ours, "ATEN_CPU_CAPABILITY": torchs}
+        subprocess.run([sys.executable, "-c", program, str(tmp_path)], env=env, check=True)
