@@ -222,7 +222,7 @@ BAD_INPUTS = {
     "channels": (lambda: IMAGE[:, :2], "conv1: .*'input' must be of 3 channels"),
     "nan": (lambda: torch.full_like(IMAGE, torch.nan), "quantize: 'x' must be free of NaN"),
     "meta": (lambda: IMAGE.to("meta"), "quant: 'x' must be on cpu, where the model is, got meta"),
-    "sparse": (lambda: IMAGE.to_sparse(), "quant: .*SparseCPU"),
+    "sparse": (lambda: IMAGE.to_sparse(), "quant: 'x' must be a dense .* got torch.sparse_coo"),
 }
 
 
