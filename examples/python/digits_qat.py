@@ -357,8 +357,8 @@ def main() -> int:
 
     script_file = out / "digits_int8.torchscript.pt"
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore", (DeprecationWarning))
-        warnings.simplefilter("ignore", (FutureWarning))
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", FutureWarning)
         torch.jit.save(torch.jit.trace(int8, test.noisy[:BATCH]), script_file)
     results = {
         "TorchScript in Python": run_in_fresh_python(

@@ -23,6 +23,7 @@ from discover_models import (
     X,
 )
 from networks import ALL_NETWORKS, randomize
+from stages import silent_jit
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves
 
@@ -228,8 +229,7 @@ def test_a_plain_resnet_is_quantized_exactly_at_every_stage(how):
     converted = COPIES[how](convert(prepared))
     assert torch.equal(converted(x), expected)
     assert groups_of(converted) == groups
-    with pytest.warns(DeprecationWarning):
-        assert torch.equal(torch.jit.trace(converted, x)(x), expected)
+    assert torch.equal(silent_jit(torch.jit.trace, converted, x)(x), expected)
 
 
 def test_a_traced_model_keeps_settings_modes_and_hooks():

@@ -20,6 +20,7 @@ from discover_models import (
     X,
 )
 from networks import randomize
+from stages import silent_jit
 from torch import Tensor, nn
 
 from horizon_plugin.quantization import (
@@ -357,8 +358,7 @@ class Doubled(torch.autograd.Function):
 
 
 def scripted() -> Any:
-    with pytest.warns(DeprecationWarning):
-        return torch.jit.script(swish)
+    return silent_jit(torch.jit.script, swish)
 
 
 def swish(x: Tensor) -> Tensor:

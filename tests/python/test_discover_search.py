@@ -23,6 +23,7 @@ from discover_models import (
     X,
 )
 from networks import ALL_NETWORKS, randomize
+from stages import silent_jit
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -355,10 +356,8 @@ def test_a_prepared_model_says_what_remained():
 
 def test_fused_models_script_and_trace_as_before():
     model = fuse(SharedRelu().eval(), (X,))
-    with pytest.warns(DeprecationWarning):
-        scripted, traced = torch.jit.script(model), torch.jit.trace(model, X)
-    torch.testing.assert_close(scripted(X), model(X))
-    torch.testing.assert_close(traced(X), model(X))
+    for compiled in silent_jit(torch.jit.script, model), silent_jit(torch.jit.trace, model, X):
+        torch.testing.assert_close(compiled(X), model(X))
 
 
 # --- Size ---------------------------------------------------------------------------------------

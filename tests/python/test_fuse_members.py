@@ -48,7 +48,7 @@ ODD = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method")
 @pytest.mark.parametrize(("names", "kind", "text"), ODD, ids=[ascii(r[0]) for r in ODD])
 def test_members_that_are_not_what_they_seem_are_refused(names, kind, text):
     model = Odd()
