@@ -93,7 +93,7 @@ set(HORIZON_OP_SOURCES
     csrc/ops/cpu/fused_backward.cpp
     csrc/ops/cpu/fused_codes.cpp
     csrc/ops/cpu/fused_scratch.cpp
-    csrc/ops/cpu/fused_convolution.cpp
+    csrc/ops/fused_convolution.cpp
     csrc/ops/cpu/fused_vectors.cpp
     csrc/ops/cpu/capability.cpp
     csrc/ops/cpu/dispatch.cpp)

@@ -5,12 +5,12 @@
 
 #include "ops/checks.h"
 #include "ops/cpu/dense.h"
-#include "ops/cpu/fused_convolution.h"
 #include "ops/cpu/fused_passes.h"
 #include "ops/cpu/fused_scratch.h"
 #include "ops/cpu/fused_vectors.h"
 #include "ops/cpu/kernels/fake_quantize.h"
 #include "ops/fused.h"
+#include "ops/fused_convolution.h"
 #include "ops/fused_shapes.h"
 #include "ops/weights.h"
 #include "quant/grid.h"

@@ -7,11 +7,11 @@
 
 #include "ops/checks.h"
 #include "ops/cpu/fused_codes.h"
-#include "ops/cpu/fused_convolution.h"
 #include "ops/cpu/fused_passes.h"
 #include "ops/cpu/fused_scratch.h"
 #include "ops/cpu/fused_vectors.h"
 #include "ops/fused.h"
+#include "ops/fused_convolution.h"
 #include "ops/fused_shapes.h"
 #include "ops/weights.h"
 

@@ -1,4 +1,4 @@
-#include "ops/cpu/fused_convolution.h"
+#include "ops/fused_convolution.h"
 
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/convolution.h>
