@@ -75,8 +75,8 @@ int64_t tiled_length(int64_t channels) {
   return length;
 }
 
-cpu::FusedRows fused_rows(at::IntArrayRef z_sizes, int64_t channels, bool inner) {
-  cpu::FusedRows rows;
+FusedRows fused_rows(at::IntArrayRef z_sizes, int64_t channels, bool inner) {
+  FusedRows rows;
   rows.total = c10::multiply_integers(z_sizes);
   rows.channels = channels;
   rows.per_row = !inner;
@@ -84,7 +84,7 @@ cpu::FusedRows fused_rows(at::IntArrayRef z_sizes, int64_t channels, bool inner)
   return rows;
 }
 
-cpu::FusedRows flat_rows(int64_t total) { return {total, kShortestRow, 1, false}; }
+FusedRows flat_rows(int64_t total) { return {total, kShortestRow, 1, false}; }
 
 c10::SymInt flat_mask_bytes(const c10::SymInt& total) { return (total + 7) / 8; }
 

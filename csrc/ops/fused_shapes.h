@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "ops/cpu/kernels/fused.h"
 #include "ops/fused.h"
+#include "ops/fused_rows.h"
 #include "ops/weights.h"
 
 namespace horizon::ops {
@@ -32,10 +32,10 @@ inline bool channel_inner(int64_t base, bool channels_last) {
   return channels_last || static_cast<Base>(base) == Base::kLinear;
 }
 
-/// How z, with the given sizes, is cut into rows (kernels/fused.h).
-cpu::FusedRows fused_rows(at::IntArrayRef z_sizes, int64_t channels, bool inner);
+/// How z, with the given sizes, is cut into rows (fused_rows.h).
+FusedRows fused_rows(at::IntArrayRef z_sizes, int64_t channels, bool inner);
 /// The rows of a tensor that is larger than z, because the skip is; no channels.
-cpu::FusedRows flat_rows(int64_t total);
+FusedRows flat_rows(int64_t total);
 
 /// Pixels that one row holds in the channels-last layout, times channels.
 int64_t tiled_length(int64_t channels);

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "ops/checks.h"
-#include "quant/qparams.h"
+#include "quant/observe.h"
 
 namespace horizon::ops {
 namespace {
@@ -19,8 +19,8 @@ void check_state(const char* op, const char* name, const at::Tensor& tensor, at:
 }
 
 template <typename T>
-T& state(const std::optional<at::Tensor>& tensor) {
-  return *tensor->mutable_data_ptr<T>();
+T* pointer(const std::optional<at::Tensor>& tensor) {
+  return tensor->mutable_data_ptr<T>();
 }
 
 // Writing through a pointer is invisible to autograd's version counters.
@@ -57,7 +57,7 @@ void observe_range(const QuantizerArgs& q, double lo_value, double hi_value, con
   TORCH_INTERNAL_ASSERT(q.observes());
   const auto lo = static_cast<float>(lo_value);
   const auto hi = static_cast<float>(hi_value);
-  if (!std::isfinite(lo) || !std::isfinite(hi)) {
+  if (!quant::is_finite_range(lo, hi)) {
     const float got = std::isnan(lo) || std::isnan(hi) ? std::nanf("") : std::isinf(lo) ? lo : hi;
     HORIZON_CHECK_VALUE(q.skip_nonfinite, "observe", argument, "finite",
                         std::isnan(got) ? "nan"
@@ -66,24 +66,11 @@ void observe_range(const QuantizerArgs& q, double lo_value, double hi_value, con
     TORCH_WARN_ONCE("observe: a batch that is not finite was skipped; its range stays");
     return;
   }
-  float& min_val = state<float>(q.min_val);
-  float& max_val = state<float>(q.max_val);
-  int64_t& observed = state<int64_t>(q.observed);
-  if (observed == 0) {
-    min_val = lo;
-    max_val = hi;
-  } else if (static_cast<Observer>(q.observer) == Observer::kMinMax) {
-    min_val = lo < min_val ? lo : min_val;
-    max_val = hi > max_val ? hi : max_val;
-  } else {
-    const auto c = static_cast<float>(q.averaging_constant);
-    min_val = quant::moving_average(min_val, lo, c);
-    max_val = quant::moving_average(max_val, hi, c);
-  }
-  ++observed;
-  const quant::QParams params = quant::choose_qparams(min_val, max_val, q.grid());
-  state<float>(q.scale) = params.scale;
-  state<int32_t>(q.zero_point) = params.zero_point;
+  const quant::ObserverState state{pointer<float>(q.min_val), pointer<float>(q.max_val),
+                                   pointer<int64_t>(q.observed), pointer<float>(q.scale),
+                                   pointer<int32_t>(q.zero_point)};
+  quant::move_range(state, lo, hi, static_cast<Observer>(q.observer) == Observer::kMinMax,
+                    static_cast<float>(q.averaging_constant), q.grid());
   for (const auto* tensor : {&q.min_val, &q.max_val, &q.observed, &q.scale, &q.zero_point}) {
     bump_version(*tensor);
   }

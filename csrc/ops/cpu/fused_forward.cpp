@@ -18,7 +18,6 @@
 namespace horizon::ops {
 namespace {
 
-using cpu::FusedRows;
 using torch::jit::Stack;
 
 at::Tensor none(at::ScalarType type) { return at::empty({0}, at::device(at::kCPU).dtype(type)); }
@@ -178,7 +177,7 @@ class Epilogue {
     if (args_.batch_stats) update_running(args_, moments, count);
     if (plan_.save_moments) result.moments = pack_moments(n);
     if (plan_.save_mask) {
-      result.mask = at::empty({mask_size(out_rows)}, at::device(at::kCPU).dtype(at::kByte));
+      result.mask = at::empty({out_rows.mask_bytes()}, at::device(at::kCPU).dtype(at::kByte));
       apply.mask = result.mask.template mutable_data_ptr<uint8_t>();
     }
     write(z, work, expanded, apply, result);
@@ -205,12 +204,6 @@ class Epilogue {
     out_sizes_ = std::vector<int64_t>(sizes.begin(), sizes.end());
     as_z_ = z.sizes() == at::IntArrayRef(out_sizes_);
     skip_ = laid_out(skip.expand(out_sizes_), plan_.channels_last && as_z_).to(type_);
-  }
-
-  int64_t mask_size(const FusedRows& rows) const {
-    if (rows.per_row) return rows.count() * rows.mask_stride();
-    if (rows.length % 8 == 0) return (rows.total + 7) / 8;
-    return rows.count() * rows.mask_stride();
   }
 
   static at::Tensor pack_moments(const Normalization& n) {
