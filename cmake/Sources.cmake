@@ -12,6 +12,7 @@ set(HORIZON_KERNEL_SOURCES
     csrc/ops/cpu/kernels/gemm.cpp
     csrc/ops/cpu/kernels/gemm_vnni.cpp
     csrc/ops/cpu/kernels/gemm_amx.cpp
+    csrc/ops/cpu/kernels/conv_amx.cpp
     csrc/ops/cpu/kernels/depthwise.cpp
     csrc/ops/cpu/kernels/depthwise_vnni.cpp
     csrc/ops/cpu/kernels/codes.cpp
@@ -84,6 +85,7 @@ set(HORIZON_OP_SOURCES
     csrc/ops/cpu/quantized_conv_direct.cpp
     csrc/ops/cpu/quantized_conv_phase.cpp
     csrc/ops/cpu/quantized_conv_run.cpp
+    csrc/ops/cpu/quantized_conv_amx.cpp
     csrc/ops/fused.cpp
     csrc/ops/fused_checks.cpp
     csrc/ops/fused_shapes.cpp

@@ -28,7 +28,7 @@ Constants read_constants(const QuantizedConvArguments& args, double x_scale, dou
   const auto* b = offset.const_data_ptr<double>();
   const int64_t channels = factor.numel();
   // Kernels read whole vectors.
-  const auto padded = static_cast<size_t>(channels + kPackedLanes);
+  const auto padded = static_cast<size_t>(channels + 2 * kPackedLanes);
   Constants out{std::vector<float>(padded), std::vector<float>(padded)};
   const bool finite = cpu::codes_kernels().conv_constants(x_scale, s_w, a, b, y_scale, channels,
                                                           out.multiplier.data(), out.offset.data());

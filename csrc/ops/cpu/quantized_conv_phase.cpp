@@ -66,7 +66,7 @@ Phase make_phase(const ConvProblem& p, int64_t y, int64_t x) {
   for (const auto axis : c10::irange(2)) {
     phase.size[axis] = (out[axis] - phase.first[axis] - 1) / phase.step[axis] + 1;
   }
-  phase.correction.assign(p.weight.out_channels + kPackedLanes, 0);
+  phase.correction.assign(p.weight.out_channels + 2 * kPackedLanes, 0);
   const auto row = first_tap(p, 0, y);
   const auto column = first_tap(p, 1, x);
   if (!row.has_value() || !column.has_value()) return phase;

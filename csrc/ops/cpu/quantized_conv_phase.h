@@ -18,7 +18,7 @@ struct Phase {
   const TapClass* taps;  ///< null where no tap reaches the phase
   std::array<int64_t, 2> tap_count;
   std::vector<int64_t> tap_y, tap_x;  ///< where taps read, relative to i * input_step
-  std::vector<int32_t> correction;    ///< -z * sum(W) per output channel, and zeros
+  std::vector<int32_t> correction;    ///< -z * sum(W) per output channel, and 32 zeros
 
   /// How many rows the matrix of input codes has.
   int64_t rows(const ConvProblem& p) const { return p.batch * size[0] * size[1]; }
@@ -48,6 +48,9 @@ void log_phase(const ConvProblem& p, const Phase& phase, const char* kernel);
 
 /// Runs a phase whose layers are packed as kDepthwise or kGrouped, or that no tap reaches.
 void run_direct(const ConvProblem& p, const Phase& phase, const ConvOutput& output);
+
+/// Runs a phase on AMX tiles. Only where has_amx().
+void run_amx(const ConvProblem& p, const Phase& phase, const ConvOutput& output);
 
 /// Below so many cycles, roughly, a second thread costs more than it saves.
 inline constexpr int64_t kSerialCycles = 16384;

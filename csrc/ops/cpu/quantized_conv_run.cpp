@@ -176,6 +176,10 @@ void run_quantized_conv(const ConvProblem& problem, const ConvOutput& output) {
     const Phase phase = make_phase(problem, i / counts[1], i % counts[1]);
     if (phase.taps == nullptr || problem.layout.order != WeightOrder::kDense) {
       run_direct(problem, phase, output);
+#if defined(HORIZON_HAVE_AVX512)
+    } else if (cpu::has_amx()) {
+      run_amx(problem, phase, output);
+#endif
     } else {
       run_dense(problem, phase, output);
     }
