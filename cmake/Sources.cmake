@@ -96,6 +96,7 @@ set(HORIZON_OP_SOURCES
     csrc/ops/cpu/fused_codes.cpp
     csrc/ops/cpu/fused_scratch.cpp
     csrc/ops/fused_convolution.cpp
+    csrc/ops/fused_integer.cpp
     csrc/ops/cpu/fused_vectors.cpp
     csrc/ops/cpu/capability.cpp
     csrc/ops/cpu/dispatch.cpp)

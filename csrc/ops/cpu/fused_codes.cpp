@@ -8,11 +8,9 @@
 #include <limits>
 
 #include "ops/checks.h"
-#include "ops/codes_io.h"
 #include "ops/cpu/dense.h"
 #include "ops/cpu/fused_vectors.h"
 #include "ops/cpu/kernels/fake_quantize.h"
-#include "ops/fold_batch_norm.h"
 #include "ops/fused_convolution.h"
 #include "ops/fused_shapes.h"
 #include "ops/quantized_conv.h"
@@ -21,8 +19,6 @@
 
 namespace horizon::ops {
 namespace {
-
-using Maybe = std::optional<at::Tensor>;
 
 /// Products of one sum; more could overflow int32.
 constexpr int64_t kMaxDepth = std::numeric_limits<int32_t>::max() / (255 * 128);
@@ -96,37 +92,6 @@ at::Tensor convolve_codes(const FusedArgs& args, const at::Tensor& codes, bool c
       args.base, args.stride, args.padding, args.dilation, args.output_padding, args.groups,
       static_cast<int64_t>(quant::Activation::kNone));
   return laid_out(z, channels_last);
-}
-
-void run_integer(const FusedArgs& args, bool channels_last, FusedForward& result) {
-  const int64_t channels = fused_channels(args.weight, args.base, args.groups);
-  const at::Tensor codes = quantize(laid_out(batched(args.input, args.base), channels_last),
-                                    *args.input_scale, *args.input_zero_point);
-  const at::Tensor weight_scales = weight_scale(args.weight, args.base, args.groups);
-  const at::Tensor weights = quantize_weight(args.weight, weight_scales, args.base, args.groups);
-  const bool normalized = args.batch_norm;
-  const auto [factor, offset] =
-      fold_batch_norm(args.bias, normalized ? args.bn_weight : Maybe(),
-                      normalized ? args.bn_bias : Maybe(), normalized ? args.running_mean : Maybe(),
-                      normalized ? args.running_var : Maybe(), args.eps, channels);
-  Maybe skip_codes, scale, zero_point;
-  if (args.skip.has_value()) {
-    skip_codes = quantize(*args.skip, *args.skip_scale, *args.skip_zero_point);
-  }
-  if (args.quantizer.quantizes()) {
-    const GridValues grid = read_grid("fused", args.quantizer);
-    std::tie(result.scale, result.zero_point) = returned_qparams(grid);
-    scale = result.scale;
-    zero_point = result.zero_point;
-  }
-  const at::Tensor y = quantized_conv(
-      codes, *args.input_scale, *args.input_zero_point, weights, weight_scales, factor, offset,
-      skip_codes, args.skip_scale, args.skip_zero_point, scale, zero_point, args.base, args.stride,
-      args.padding, args.dilation, args.output_padding, args.groups, args.activation);
-  const at::ScalarType type = args.input.scalar_type();
-  result.output = scale.has_value() ? dequantize(y, *scale, *zero_point, type) : y.to(type);
-  const bool as_z = fused_output(fused_z_sizes(fused_convolution(args)), args.skip).as_z;
-  result.output = laid_out(result.output, channels_last && as_z);
 }
 
 }  // namespace horizon::ops

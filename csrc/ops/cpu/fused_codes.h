@@ -28,7 +28,4 @@ bool computes_on_codes(const FusedArgs& args);
 /// be scaled in float32: the float convolution then says what comes out.
 at::Tensor convolve_codes(const FusedArgs& args, const at::Tensor& codes, bool channels_last);
 
-/// The whole group in the arithmetic of the converted model. Sets output, scale and zero point.
-void run_integer(const FusedArgs& args, bool channels_last, FusedForward& result);
-
 }  // namespace horizon::ops

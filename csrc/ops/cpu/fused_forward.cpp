@@ -12,6 +12,7 @@
 #include "ops/cpu/fused_vectors.h"
 #include "ops/fused.h"
 #include "ops/fused_convolution.h"
+#include "ops/fused_integer.h"
 #include "ops/fused_shapes.h"
 #include "ops/weights.h"
 
@@ -263,7 +264,16 @@ FusedForward forward(const FusedArgs& args, const FusedPlan& plan) {
     input_codes = encode_input(args, plan.channels_last);
     if (plan.save_codes) result.codes = input_codes.codes;
   }
-  if (args.integer) run_integer(args, plan.channels_last, result);
+  if (args.integer) {
+    std::optional<at::Tensor> scale, zero_point;
+    if (args.quantizer.quantizes()) {
+      std::tie(result.scale, result.zero_point) =
+          returned_qparams(read_grid("fused", args.quantizer));
+      scale = result.scale;
+      zero_point = result.zero_point;
+    }
+    result.output = fused_integer(args, plan.channels_last, scale, zero_point);
+  }
   if (!args.integer || plan.save_z || plan.save_mask || plan.save_moments) {
     at::Tensor z;
     if (on_codes && input_codes.complete) {
