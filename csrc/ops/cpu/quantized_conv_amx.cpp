@@ -195,6 +195,10 @@ class Tiles {
     }
     pair.tile[half] = codes;
     const auto& g = plan_.g;
+    if (j + kTileRows <= g.grid_width && valid >= kTileRows) {
+      add_whole(pair, half, position(n, i, j));
+      return;
+    }
     const int64_t before = pair.count;
     for (int64_t k = 0; k < std::min(valid, kTileRows); ++k) {
       if (j < g.grid_width) {
@@ -217,6 +221,19 @@ class Tiles {
   int64_t pairs() const { return divided_up(count_, 2); }
 
  private:
+  /// A tile within a row.
+  void add_whole(TilePair& pair, int64_t half, int64_t first) {
+    const int64_t step = plan_.phase.step[1] * plan_.p.weight.out_channels;
+    uint8_t* row = pair.row + pair.count;
+    int64_t* to = pair.position + pair.count;
+    for (int64_t k = 0; k < kTileRows; ++k) {
+      row[k] = static_cast<uint8_t>(half * kTileRows + k);
+      to[k] = first + k * step;
+    }
+    pair.count += kTileRows;
+    ++count_;
+  }
+
   int64_t position(int64_t n, int64_t i, int64_t j) const {
     const auto& p = plan_.p;
     const int64_t y = plan_.phase.first[0] + i * plan_.phase.step[0];

@@ -79,6 +79,8 @@ class Finisher {
       const int64_t columns = conv_.channels - at_.column;
       if (columns >= kPanel) {
         whole();
+      } else if (columns == kLanes) {
+        half();
       } else {
         part(columns);
       }
@@ -141,6 +143,23 @@ class Finisher {
                           _mm512_maskz_extracti64x4_epi64(0xFF, bytes, 0));
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(conv_.codes + to[1]),
                           _mm512_maskz_extracti64x4_epi64(0xFF, bytes, 1));
+    }
+  }
+
+  /// kLanes outputs of two rows.
+  HORIZON_INLINE void half() {
+    for (int64_t k = at_.next; k < at_.next + 2 && k < at_.count; ++k) {
+      const int64_t to = at_.pair->position[k] + at_.column;
+      __m512 v = scaled(at_.sums + at_.pair->row[k] * kPanel, at_.column);
+      if constexpr (kSkip) {
+        v = skipped(v, _mm_loadu_si128(reinterpret_cast<const __m128i*>(e_.skip + to)));
+      }
+      if constexpr (kValues) {
+        _mm512_storeu_ps(conv_.values + to, clamped(v));
+      } else {
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(conv_.codes + to),
+                         _mm512_maskz_cvtepi32_epi8(0xFFFF, code(v)));
+      }
     }
   }
 
