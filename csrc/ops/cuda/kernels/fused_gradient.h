@@ -47,7 +47,7 @@ struct GradientOfTile {
     }
     T sum[kGroup] = {}, product[kGroup] = {};
     for (int j = 0; j < kDepth; ++j) {
-      T g[kGroup], x[kGroup];
+      T g[kGroup], x[kGroup] = {};
       load_group(at, j, g, x);
       for (int i = 0; i < kGroup; ++i) {
         sum[i] += g[i];
@@ -63,7 +63,7 @@ struct GradientOfTile {
     const T center = z != nullptr ? mean[channel] : T(0);
     T sum = 0, product = 0;
     for (int j = 0; j < kDepth; ++j) {
-      T g[kGroup], x[kGroup];
+      T g[kGroup], x[kGroup] = {};
       load_group(at, j, g, x);
       for (int i = 0; i < kGroup; ++i) {
         sum += g[i];

@@ -1,0 +1,343 @@
+#include <ATen/ATen.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "catch.h"
+#include "host_runner.h"
+#include "ops/cuda/fused_backward.h"
+#include "ops/cuda/fused_forward.h"
+#include "ops/fused.h"
+#include "ops/fused_shapes.h"
+#include "ops/quantized_conv.h"
+
+// The training op's CUDA passes, run on the host, against the op's CPU kernels.
+namespace ops = horizon::ops;
+
+namespace {
+
+enum class Norm { kNone, kFrozen, kBatch };
+enum class Skip { kNone, kSame, kRow, kLarger };
+
+struct Case {
+  int64_t base = 0;
+  int64_t channels = 7;
+  bool channels_last = false;
+  Norm norm = Norm::kBatch;
+  Skip skip = Skip::kNone;
+  int64_t activation = 1;
+  int64_t preset = 0;
+  bool observe = true;
+  bool quantizer = true;
+  at::ScalarType type = at::kFloat;
+  bool grid = false;  ///< the input lies on one
+  int64_t batch = 3;
+  int64_t groups = 1;
+};
+
+std::string text(const Case& c) {
+  return "base " + std::to_string(c.base) + ", channels " + std::to_string(c.channels) +
+         (c.channels_last ? ", channels last" : ", contiguous") + ", norm " +
+         std::to_string(static_cast<int>(c.norm)) + ", skip " +
+         std::to_string(static_cast<int>(c.skip)) + ", activation " + std::to_string(c.activation) +
+         ", preset " + std::to_string(c.preset) + ", observe " + std::to_string(c.observe) +
+         ", quantizer " + std::to_string(c.quantizer) + ", dtype " + c10::toString(c.type) +
+         ", grid " + std::to_string(c.grid) + ", batch " + std::to_string(c.batch);
+}
+
+at::Tensor number(double value, at::ScalarType type) { return at::scalar_tensor(value, type); }
+
+at::Tensor skip_of(const Case& c, at::IntArrayRef z, const at::TensorOptions& options) {
+  std::vector<int64_t> sizes = z.vec();
+  if (c.skip == Skip::kRow) sizes = {z[1]};
+  if (c.skip == Skip::kRow && z.size() == 4) sizes = {z[1], 1, 1};
+  if (c.skip == Skip::kLarger) sizes.insert(sizes.begin(), 2);
+  at::Tensor skip = at::randn(sizes, options);
+  if (c.channels_last && skip.dim() == 4) skip = skip.contiguous(at::MemoryFormat::ChannelsLast);
+  return skip;
+}
+
+ops::FusedArgs arguments(const Case& c) {
+  at::manual_seed(7);
+  const auto options = at::device(at::kCPU).dtype(c.type);
+  ops::FusedArgs a;
+  a.base = c.base;
+  a.groups = c.groups;
+  a.activation = c.activation;
+  const int64_t inputs = 4 * c.groups;
+  if (c.base == 2) {
+    a.input = at::randn({29 * c.batch, inputs}, options);
+    a.weight = at::randn({c.channels, inputs}, options);
+  } else {
+    a.input = at::randn({c.batch, inputs, 7, 5}, options);
+    const bool transposed = c.base == 1;
+    a.weight = transposed ? at::randn({inputs, c.channels / c.groups, 3, 3}, options)
+                          : at::randn({c.channels, inputs / c.groups, 3, 3}, options);
+    a.padding = {1, 1};
+    if (transposed) a.stride = {2, 2};
+    if (c.channels_last) a.input = a.input.contiguous(at::MemoryFormat::ChannelsLast);
+  }
+  if (c.grid) {
+    a.input_scale = number(0.03, at::kFloat);
+    a.input_zero_point = number(c.preset == 2 ? 93 : 128, at::kInt);
+    const auto zero = a.input_zero_point->item<int32_t>();
+    a.input = ((a.input / 0.03).round().clamp(-zero, 255 - zero) * 0.03F).to(c.type);
+  }
+  a.bias = at::randn({c.channels}, options);
+  if (c.norm != Norm::kNone) {
+    a.batch_norm = true;
+    a.batch_stats = c.norm == Norm::kBatch;
+    a.bn_weight = at::randn({c.channels}, options);
+    a.bn_bias = at::randn({c.channels}, options);
+    a.running_mean = at::randn({c.channels}, options);
+    a.running_var = at::rand({c.channels}, options).add_(0.5);
+    a.num_batches_tracked = number(4, at::kLong);
+  }
+  std::vector<int64_t> z;
+  for (const auto& size : ops::fused_z_sizes(ops::fused_convolution(a))) {
+    z.push_back(size.expect_int());
+  }
+  if (c.skip != Skip::kNone) a.skip = skip_of(c, z, options);
+  if (c.quantizer) {
+    a.quantizer.min_val = number(-2.0, at::kFloat);
+    a.quantizer.max_val = number(3.0, at::kFloat);
+    a.quantizer.observed = number(3, at::kLong);
+    a.quantizer.scale = number(5.0 / 255.0, at::kFloat);
+    a.quantizer.zero_point = number(c.preset == 2 ? 102 : 0, at::kInt);
+    a.quantizer.preset = c.preset;
+    a.quantizer.observe = c.observe;
+    a.quantizer.fake_quantize = true;
+  }
+  return a;
+}
+
+std::vector<std::optional<at::Tensor>*> state(ops::FusedArgs& a) {
+  return {&a.running_mean,      &a.running_var,         &a.num_batches_tracked,
+          &a.quantizer.min_val, &a.quantizer.max_val,   &a.quantizer.observed,
+          &a.quantizer.scale,   &a.quantizer.zero_point};
+}
+
+ops::FusedArgs with_own_state(const ops::FusedArgs& args) {
+  ops::FusedArgs copy = args;
+  for (auto* tensor : state(copy)) {
+    if (tensor->has_value()) *tensor = (*tensor)->clone();
+  }
+  return copy;
+}
+
+ops::FusedPlan plan_of(const ops::FusedArgs& args) {
+  ops::FusedPlan plan;
+  plan.channels_last = ops::fused_channels_last(args);
+  plan.save_z = args.batch_norm;
+  plan.save_mask = args.activation != 0 || args.quantizer.quantizes();
+  plan.save_moments = args.batch_norm;
+  plan.save_codes = args.input_scale.has_value();
+  return plan;
+}
+
+std::vector<at::Tensor> list(const ops::FusedForward& r) {
+  return {r.output, r.scale, r.zero_point, r.z, r.mask, r.moments, r.codes};
+}
+
+bool same_layout(const at::Tensor& a, const at::Tensor& b) {
+  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
+         (a.numel() == 0 || a.strides() == b.strides());
+}
+
+/// ‖a - b‖ is at most `relative` times ‖b‖.
+bool near(const at::Tensor& a, const at::Tensor& b, double relative) {
+  if (a.sizes() != b.sizes()) return false;
+  const at::Tensor wide = b.to(at::kDouble);
+  const double error = (a.to(at::kDouble) - wide).norm().item<double>();
+  return error <= relative * wide.norm().item<double>() + 1e-30;
+}
+
+double rounding(at::ScalarType type) {
+  return type == at::kDouble ? 1e-12 : type == at::kFloat ? 1e-6 : type == at::kHalf ? 2e-3 : 1e-2;
+}
+
+/// Elements that differ: a value next to a rounding boundary may fall on either side where the
+/// statistics differ by rounding.
+double share_of_differences(const at::Tensor& a, const at::Tensor& b) {
+  if (a.numel() == 0) return 0;
+  return at::ne(a, b).sum().item<double>() / static_cast<double>(a.numel());
+}
+
+/// z as the converted model computes it before its batch norm.
+at::Tensor integer_z(const ops::FusedArgs& a, bool channels_last) {
+  const at::Tensor x = ops::laid_out(a.input, channels_last);
+  const at::Tensor codes = ops::quantize(x, *a.input_scale, *a.input_zero_point);
+  const at::Tensor scales = ops::weight_scale(a.weight, a.base, a.groups);
+  const at::Tensor weights = ops::quantize_weight(a.weight, scales, a.base, a.groups);
+  const at::Tensor ones = at::ones({scales.numel()}, at::kDouble);
+  return ops::quantized_conv(codes, *a.input_scale, *a.input_zero_point, weights, scales, ones,
+                             a.bias->to(at::kDouble), {}, {}, {}, {}, {}, a.base, a.stride,
+                             a.padding, a.dilation, a.output_padding, a.groups, 0);
+}
+
+void check_forward(const Case& c) {
+  INFO(text(c));
+  const ops::FusedArgs args = arguments(c);
+  const ops::FusedPlan plan = plan_of(args);
+  ops::FusedArgs on_cpu = with_own_state(args), on_host = with_own_state(args);
+  ops::FusedArgs turned = with_own_state(args);
+  const auto expected = list(ops::call_fused_forward(on_cpu, plan));
+  const auto got = list(ops::cuda::fused_forward(on_host, plan, HostRunner{false}));
+  const auto reversed = list(ops::cuda::fused_forward(turned, plan, HostRunner{true}));
+  for (size_t i = 0; i < got.size(); ++i) {
+    INFO("result " << i);
+    CHECK(same_layout(got[i], expected[i]));
+    CHECK(at::equal(got[i], reversed[i]));
+  }
+  // CUDA computes z on codes wherever it can, the CPU only where that is faster.
+  const bool on_codes = c.grid && c.type == at::kFloat;
+  if (on_codes && plan.save_z) {
+    CHECK(at::equal(got[3], integer_z(args, plan.channels_last)));
+  } else {
+    CHECK(at::equal(got[3], expected[3]));
+  }
+  CHECK(at::equal(got[6], expected[6]));  // codes
+  CHECK(near(got[5], expected[5], rounding(c.type == at::kDouble ? at::kDouble : at::kFloat)));
+  CHECK(near(got[1], expected[1], 1e-6));
+  CHECK(at::equal(got[2], expected[2]));
+  if (c.norm != Norm::kBatch && !on_codes) {
+    CHECK(at::equal(got[0], expected[0]));
+    CHECK(at::equal(got[4], expected[4]));
+  } else if (c.quantizer) {
+    CHECK(share_of_differences(at::gt((got[0] - expected[0]).abs(), 1e-5), at::zeros({1})) < 0.01);
+    CHECK(share_of_differences(got[4], expected[4]) < 0.02);
+    CHECK(near(got[0], expected[0], 0.01));
+  } else {
+    CHECK(near(got[0], expected[0], rounding(c.type)));
+  }
+  const auto state_cpu = state(on_cpu), state_host = state(on_host);
+  for (size_t i = 0; i < state_cpu.size(); ++i) {
+    INFO("state " << i);
+    if (!state_cpu[i]->has_value()) continue;
+    CHECK(near(**state_host[i], **state_cpu[i], rounding(i < 2 ? c.type : at::kFloat)));
+    CHECK((*state_host[i])->_version() == (*state_cpu[i])->_version());
+  }
+}
+
+void check_backward(const Case& c) {
+  INFO(text(c));
+  const ops::FusedArgs args = arguments(c);
+  const ops::FusedPlan plan = plan_of(args);
+  const ops::FusedForward saved = ops::call_fused_forward(with_own_state(args), plan);
+  ops::FusedBackwardArgs b = ops::fused_convolution(args);
+  b.grad = at::randn_like(saved.output);
+  if (plan.save_z) b.z = saved.z;
+  if (plan.save_mask) b.mask = saved.mask;
+  if (plan.save_moments) b.moments = saved.moments;
+  if (plan.save_codes) b.input = saved.codes;
+  b.input_scale = args.input_scale;
+  b.input_zero_point = args.input_zero_point;
+  b.bn_weight = args.bn_weight;
+  if (args.skip.has_value()) {
+    for (const int64_t size : args.skip->sizes()) b.skip_size.emplace_back(size);
+  }
+  b.batch_norm = args.batch_norm;
+  b.batch_stats = args.batch_stats;
+  b.quantize_weight = args.quantize_weight;
+  b.channels_last = plan.channels_last;
+  // All, without the convolution's, only the vectors, only the skip.
+  for (const unsigned needs : {0x3fU, 0x3cU, 0x04U, 0x18U, 0x20U, 0x03U}) {
+    INFO("needs " << needs);
+    for (size_t i = 0; i < 6; ++i) b.needs[i] = ((needs >> i) & 1U) != 0;
+    if (!args.batch_norm) b.needs[3] = b.needs[4] = false;
+    if (!args.skip.has_value()) b.needs[5] = false;
+    if (!b.mask.has_value()) b.needs[5] = false;
+    const auto expected = ops::call_fused_backward(b);
+    const auto got = ops::cuda::fused_backward(b, HostRunner{false});
+    const auto reversed = ops::cuda::fused_backward(b, HostRunner{true});
+    for (size_t i = 0; i < got.size(); ++i) {
+      INFO("gradient " << i);
+      CHECK(same_layout(got[i], expected[i]));
+      CHECK(at::equal(got[i], reversed[i]));
+      if (i == 2 && args.batch_stats) {
+        CHECK(at::equal(got[i], expected[i]));
+      } else {
+        CHECK(near(got[i], expected[i], rounding(c.type) * 10));
+      }
+    }
+  }
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const int64_t channels : {1, 3, 7, 17, 64, 72, 130}) {
+    for (const bool last : {false, true}) {
+      Case c;
+      c.channels = channels;
+      c.channels_last = last;
+      all.push_back(c);
+      c.norm = Norm::kFrozen;
+      c.skip = Skip::kSame;
+      c.activation = 2;
+      all.push_back(c);
+      c.norm = Norm::kNone;
+      c.grid = true;
+      c.preset = 2;
+      all.push_back(c);
+    }
+    Case linear;
+    linear.base = 2;
+    linear.channels = channels;
+    all.push_back(linear);
+  }
+  for (const Skip skip : {Skip::kNone, Skip::kSame, Skip::kRow, Skip::kLarger}) {
+    for (const Norm norm : {Norm::kNone, Norm::kFrozen, Norm::kBatch}) {
+      for (const int64_t activation : {0, 1, 2}) {
+        Case c;
+        c.skip = skip;
+        c.norm = norm;
+        c.activation = activation;
+        c.preset = activation;
+        c.channels_last = activation == 2;
+        all.push_back(c);
+        c.observe = false;
+        all.push_back(c);
+        c.quantizer = false;
+        all.push_back(c);
+      }
+    }
+  }
+  for (const auto type : {at::kDouble, at::kHalf, at::kBFloat16}) {
+    for (const Skip skip : {Skip::kNone, Skip::kSame, Skip::kLarger}) {
+      for (const bool grid : {false, true}) {
+        Case c;
+        c.type = type;
+        c.skip = skip;
+        c.grid = grid;
+        c.channels_last = grid;
+        all.push_back(c);
+      }
+    }
+  }
+  for (const int64_t batch : {0, 1}) {
+    for (const int64_t base : {0, 1, 2}) {
+      Case c;
+      c.batch = batch;
+      c.base = base;
+      c.channels = 8;
+      c.grid = true;
+      c.groups = base == 2 ? 1 : 2;
+      all.push_back(c);
+      c.channels_last = base != 2;
+      c.skip = Skip::kSame;
+      all.push_back(c);
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("the training op's forward passes for CUDA give what the CPU gives", "[cuda]") {
+  for (const Case& c : cases()) check_forward(c);
+}
+
+TEST_CASE("the training op's backward passes for CUDA give what the CPU gives", "[cuda]") {
+  for (const Case& c : cases()) check_backward(c);
+}
