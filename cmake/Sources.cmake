@@ -162,6 +162,7 @@ set(HORIZON_BINDING_SOURCES
 set(HORIZON_TEST_SOURCES
     tests/cpp/main.cpp
     tests/cpp/test_code_kernels.cpp
+    tests/cpp/test_cuda_fused_kernels.cpp
     tests/cpp/test_cuda_fused_op.cpp
     tests/cpp/test_fused_kernels.cpp
     tests/cpp/test_integer_kernels.cpp

@@ -176,6 +176,16 @@ at::Tensor integer_z(const ops::FusedArgs& a, bool channels_last) {
                              a.padding, a.dilation, a.output_padding, a.groups, 0);
 }
 
+/// Bytes of a mask that stand for elements: a short last row is padded to the length of the others.
+int64_t used_mask_bytes(const at::Tensor& z, const at::Tensor& mask, int64_t channels) {
+  const int64_t length = ops::tiled_length(channels);
+  if (mask.numel() == 0 || length % 8 == 0 || !z.is_contiguous(at::MemoryFormat::ChannelsLast)) {
+    return mask.numel();
+  }
+  const int64_t missing = length - 1 - (z.numel() + length - 1) % length;
+  return mask.numel() - ((length + 7) / 8 - (length - missing + 7) / 8);
+}
+
 void check_forward(const Case& c) {
   INFO(text(c));
   const ops::FusedArgs args = arguments(c);
@@ -203,7 +213,8 @@ void check_forward(const Case& c) {
   CHECK(at::equal(got[2], expected[2]));
   if (c.norm != Norm::kBatch && !on_codes) {
     CHECK(at::equal(got[0], expected[0]));
-    CHECK(at::equal(got[4], expected[4]));
+    const int64_t used = used_mask_bytes(got[3], got[4], c.channels);
+    CHECK(at::equal(got[4].narrow(0, 0, used), expected[4].narrow(0, 0, used)));
   } else if (c.quantizer) {
     CHECK(share_of_differences(at::gt((got[0] - expected[0]).abs(), 1e-5), at::zeros({1})) < 0.01);
     CHECK(share_of_differences(got[4], expected[4]) < 0.02);
