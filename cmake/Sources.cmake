@@ -90,6 +90,7 @@ set(HORIZON_OP_SOURCES
     csrc/ops/fused_checks.cpp
     csrc/ops/fused_shapes.cpp
     csrc/ops/autograd/fused.cpp
+    csrc/ops/autocast/fused.cpp
     csrc/ops/meta/fused.cpp
     csrc/ops/cpu/fused_forward.cpp
     csrc/ops/cpu/fused_backward.cpp

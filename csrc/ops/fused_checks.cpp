@@ -24,6 +24,17 @@ void check_like_input(const char* name, const at::Tensor& tensor, const at::Tens
   check_place(name, tensor, input);
 }
 
+/// Parameters may be float32 beside an input of another dtype, as under autocast.
+void check_parameter(const char* name, const at::Tensor& tensor, const at::Tensor& input) {
+  const at::ScalarType type = tensor.scalar_type();
+  HORIZON_CHECK_TYPE(type == input.scalar_type() || type == at::kFloat, kOp, name,
+                     input.scalar_type() == at::kFloat
+                         ? dtype_text(at::kFloat)
+                         : c10::str(dtype_text(input.scalar_type()), " or float32"),
+                     dtype_text(type));
+  check_place(name, tensor, input);
+}
+
 void check_choices(const FusedArgs& a) {
   HORIZON_CHECK_VALUE(a.base >= 0 && a.base <= 2, kOp, "base",
                       "0 (conv2d), 1 (conv_transpose2d) or 2 (linear)", a.base);
@@ -94,10 +105,7 @@ void check_linear(const FusedArgs& a) {
 
 void check_vector(const char* name, const Maybe& tensor, const FusedArgs& a, int64_t channels) {
   if (!tensor.has_value()) return;
-  const at::ScalarType type = tensor->scalar_type();
-  HORIZON_CHECK_TYPE(type == a.input.scalar_type() || type == at::kFloat, kOp, name,
-                     c10::str(dtype_text(a.input.scalar_type()), " or float32"), dtype_text(type));
-  check_place(name, *tensor, a.input);
+  check_parameter(name, *tensor, a.input);
   const c10::SymInt size = channels;
   check_shape(kOp, name, *tensor, c10::SymIntArrayRef(&size, 1));
 }
@@ -171,7 +179,7 @@ void check_fused(const FusedArgs& a) {
   check_float(kOp, "input", a.input);
   check_place("input", a.input, a.input);
   check_weight(kOp, a.weight, a.base, a.groups);
-  check_like_input("weight", a.weight, a.input);
+  check_parameter("weight", a.weight, a.input);
   for (int64_t i = 0; i < a.weight.dim(); ++i) {
     HORIZON_CHECK_VALUE(a.weight.sym_size(i) >= 1, kOp, "weight", "not empty",
                         "shape " + shape_text(a.weight));
@@ -182,11 +190,7 @@ void check_fused(const FusedArgs& a) {
     check_convolution(a);
   }
   const int64_t channels = fused_channels(a.weight, a.base, a.groups);
-  if (a.bias.has_value()) {
-    check_like_input("bias", *a.bias, a.input);
-    const c10::SymInt size = channels;
-    check_shape(kOp, "bias", *a.bias, c10::SymIntArrayRef(&size, 1));
-  }
+  check_vector("bias", a.bias, a, channels);
   check_batch_norm(a, channels);
   check_skip(a);
   check_grid("input_scale", a.input_scale, "input_zero_point", a.input_zero_point, a);

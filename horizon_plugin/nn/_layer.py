@@ -188,8 +188,13 @@ class PreparedLayer(Layer):
         return type(named)(f"{named}, in the result of {' or '.join(dict.fromkeys(sources))}")
 
     def record_dtype(self, x: Tensor) -> None:
-        """Remember in which dtype the model runs, for a result that stays float."""
-        if not torch.compiler.is_compiling() and x.is_floating_point():
+        """Remember in which dtype the model runs, for a result that stays float.
+
+        Under autocast that is not the dtype of `x`: it is of the region.
+        """
+        if torch.compiler.is_compiling() or torch._C._is_any_autocast_enabled():
+            return
+        if x.is_floating_point():
             self.output_dtype = x.dtype
 
     def from_island(self, x: Any, operand: str) -> Any:

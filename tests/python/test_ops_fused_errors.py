@@ -137,7 +137,7 @@ TYPES: list[tuple[Group, dict[str, Any], str]] = [
     (
         Group(),
         {"bn_bias": torch.ones(6, dtype=F64)},
-        "'bn_bias' must be float32 or float32, got float64",
+        "'bn_bias' must be float32, got float64",
     ),
     (
         Group(),

@@ -196,7 +196,8 @@ FusedGradients backward(const FusedBackwardArgs& args) {
     input = input.contiguous(memory_format(args.channels_last && input.dim() == 4));
     const at::Tensor weight =
         args.quantize_weight ? scratch_weight(args.weight, args.base, args.groups) : args.weight;
-    std::tie(result[kInput], result[kWeight]) = convolve_backward(args, grad_z, input, weight);
+    std::tie(result[kInput], result[kWeight]) =
+        convolve_backward(args, grad_z, input, weight.to(type));
     if (args.needs[kInput]) {
       const at::Tensor& g = result[kInput];
       result[kInput] = g.contiguous(memory_format(args.channels_last && g.dim() == 4));

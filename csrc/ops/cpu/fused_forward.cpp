@@ -244,7 +244,10 @@ at::Tensor convolve_floats(const FusedArgs& args, bool channels_last) {
   const at::Tensor input = laid_out(batched(args.input, args.base), channels_last);
   const at::Tensor weight =
       args.quantize_weight ? scratch_weight(args.weight, args.base, args.groups) : args.weight;
-  return convolve(fused_convolution(args), input, weight, args.bias, channels_last);
+  const at::ScalarType type = args.input.scalar_type();
+  std::optional<at::Tensor> bias;
+  if (args.bias.has_value()) bias = args.bias->to(type);
+  return convolve(fused_convolution(args), input, weight.to(type), bias, channels_last);
 }
 
 FusedForward forward(const FusedArgs& args, const FusedPlan& plan) {
