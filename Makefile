@@ -50,7 +50,7 @@ demo: build
 	@$(PY) examples/python/digits_qat.py $(DEMO_ARGS)
 
 bench: build
-	@for name in overhead kernels inference fuse; do \
+	@for name in overhead kernels inference training training_kernels fuse; do \
 	  $(PY) benchmarks/$$name.py --json out/bench/$$name.json $(BENCH_ARGS) || exit 1; done
 
 lint: setup

@@ -1,4 +1,4 @@
-"""Bandwidth of the operators that are not convolutions, next to `clone` and to torch's own."""
+"""Bandwidth of the integer operators that are not convolutions, next to `clone`."""
 
 from __future__ import annotations
 
@@ -70,36 +70,8 @@ def on_codes(batch: int, channels: int, side: int, layout: Any) -> Iterator[tupl
     yield "quantize", 5 * n, lambda: ops.quantize(f, *Y)
 
 
-def on_floats(elements: int) -> Iterator[tuple[str, int, Call]]:
-    """The same for training's elementwise operators, in fp32."""
-    x = torch.randn(elements // 64, 64)
-    scale, zero = _scalar(0.02), _point(0)
-    scales, zeros = torch.full((64,), 0.02), torch.zeros(64, dtype=torch.int32)
-    low, high, scale_out = torch.zeros(()), torch.zeros(()), torch.ones(())
-    seen, zero_out = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int32)
-    size = 2 * 4 * elements
-    yield "clone", size, x.clone
-    yield "fake-quant", size, lambda: ops.fake_quantize_per_tensor(x, scale, zero, -128, 127)
-    yield (
-        "fake-quant, per channel",
-        size,
-        lambda: ops.fake_quantize_per_channel(x, scales, zeros, 1, -128, 127),
-    )
-    yield (
-        "torch fake-quant",
-        size,
-        lambda: torch.fake_quantize_per_tensor_affine(x, scale, zero, -128, 127),
-    )
-    state = (low, high, seen, scale_out, zero_out)
-    yield "observe", size // 2, lambda: ops.observe_(x, *state, 0, 0, 0.01, False)
-    yield (
-        "observe and fake-quant",
-        size,
-        lambda: ops.quantize_activation(x, *state, 0, 0, 0.01, True, True, False),
-    )
-
-
-def _report(title: str, cases: Any, rounds: int) -> dict[str, Any]:
+def rates_table(title: str, cases: Any, rounds: int) -> dict[str, Any]:
+    """Print a table of (name, bytes, call), in GB/s, and return its figures."""
     found = list(cases)
     times = interleave({name: call for name, _, call in found}, rounds, 0.005)
     rates = {name: size / times[name] / 1e9 for name, size, _ in found}
@@ -115,7 +87,6 @@ def main() -> None:
     """Run the benchmark."""
     options = parser(__doc__ or "", rounds=20)
     options.add_argument("--batch", nargs="+", type=int, default=[1, 16])
-    options.add_argument("--mebibytes", nargs="+", type=int, default=[1, 64], help="of the floats")
     given = options.parse_args()
     torch.set_num_threads(given.threads)
     print(describe(machine()) + "\n")
@@ -127,10 +98,7 @@ def main() -> None:
                     name = str(layout).removeprefix("torch.").removesuffix("_format")
                     title = f"codes, {batch}x{channels}x{side}x{side} {name}"
                     cases = on_codes(batch, channels, side, layout)
-                    results.append(_report(title, cases, given.rounds))
-        for size in given.mebibytes:
-            title = f"floats, {size} MiB"
-            results.append(_report(title, on_floats(size << 18), given.rounds))
+                    results.append(rates_table(title, cases, given.rounds))
     finish("kernels", results, given.json)
 
 

@@ -8,6 +8,7 @@ import torch
 from common import interleave, table
 from torch import Tensor, nn
 
+from horizon_plugin.nn._pending import _linked, execution_context, link_of, version_of
 from horizon_plugin.quantization import carry
 
 
@@ -19,10 +20,23 @@ def _leaves(model: nn.Module) -> dict[str, nn.Module]:
     }
 
 
+def _renewed(x: Any) -> Any:
+    """A pending convolution, which one call uses up, for another call."""
+    link = link_of(x)
+    if link is None:
+        return x
+    source = link.source
+    if torch.is_grad_enabled():
+        source = source.detach().requires_grad_()
+    now = {"version": version_of(source), "context": execution_context()}
+    return _linked(link._replace(source=source, **now))
+
+
 def _record(model: nn.Module, x: Tensor) -> dict[str, tuple[Any, Any]]:
     """The arguments of each leaf's call, in the order of the calls, by name.
 
-    A fused add is called through its method `add`, which hooks do not see.
+    A fused add is called through its method `add`, which hooks do not see. It computes the
+    convolution whose pending result it takes.
     """
     seen: dict[str, tuple[Any, Any]] = {}
     undo = []
@@ -54,6 +68,51 @@ def _size(args: Any) -> str:
         return "x".join(map(str, first.shape)) if isinstance(first, Tensor) else ""
 
 
+def _there_and_back(call: Any, args: Any) -> Any:
+    """A layer's forward and backward pass, with gradients for what it is given."""
+
+    def leaf(x: Any) -> Any:
+        if link_of(x) is not None or not isinstance(x, Tensor):
+            return [leaf(item) for item in x] if isinstance(x, list) else x
+        return x.detach().requires_grad_() if x.is_floating_point() else x
+
+    given = [leaf(x) for x in args]
+    gradient: list[Tensor] = []
+
+    def run() -> None:
+        y = call(*map(_renewed, given))
+        if not gradient:
+            gradient.append(torch.ones_like(y))
+        if y.requires_grad:
+            y.backward(gradient[0])
+
+    return run
+
+
+def training_layer_table(prepared: nn.Module, model: nn.Module, x: Tensor, rounds: int) -> str:
+    """Forward and backward pass of the layers of both models in training, slowest first."""
+    parts = []
+    for title, stage in (("QAT layers", prepared), ("float layers", model)):
+        for module in stage.modules():
+            if hasattr(module, "inplace"):
+                module.inplace = False  # a layer by itself is given leaves
+        with carry():
+            seen = _record(stage, x)
+            calls = {name: _there_and_back(*found) for name, found in seen.items()}
+            parts.append(_times_table(title, seen, interleave(calls, rounds, 0.002)))
+    return "\n".join(parts)
+
+
+def _times_table(title: str, seen: dict[str, Any], times: dict[str, float]) -> str:
+    total = sum(times.values())
+    rows = [
+        (n, _size(seen[n][1]), f"{t * 1e6:.1f}", f"{100 * t / total:.1f}")
+        for n, t in sorted(times.items(), key=lambda item: -item[1])
+    ]
+    rows.append(("all", "", f"{total * 1e6:.0f}", "100"))
+    return table(title, ("", "input", "us", "%"), rows)
+
+
 def layer_table(int8: nn.Module, model: nn.Module, x: Tensor, rounds: int) -> str:
     """A table of the int8 model's layers and of the float model's, slowest first.
 
@@ -64,16 +123,9 @@ def layer_table(int8: nn.Module, model: nn.Module, x: Tensor, rounds: int) -> st
         seen = _record(stage, x)
         with torch.inference_mode(), carry():
             times = interleave(
-                {n: (lambda c=c, a=a: c(*a)) for n, (c, a) in seen.items()}, rounds, 0.002
+                {n: (lambda c=c, a=a: c(*map(_renewed, a))) for n, (c, a) in seen.items()},
+                rounds,
+                0.002,
             )
-        total = sum(times.values())
-        rows = [
-            (n, _size(seen[n][1]), f"{t * 1e6:.1f}", f"{100 * t / total:.1f}")
-            for n, t in sorted(times.items(), key=lambda item: -item[1])
-        ]
-        parts.append(
-            table(
-                title, ("", "input", "us", "%"), [*rows, ("all", "", f"{total * 1e6:.0f}", "100")]
-            )
-        )
+        parts.append(_times_table(title, seen, times))
     return "\n".join(parts)

@@ -238,4 +238,5 @@ INFERENCE = {
 TRAINING = {
     "resnet18": (partial(ResNet18, small_images=True), 64),
     "mobilenet_v2": (partial(MobileNetV2, small_images=True), 32),
+    "unet": (UNet, 64),
 }

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from common import Call, describe, finish, interleave, machine, parser, table
+from layers import training_layer_table
 from models import TRAINING
 from stages import prepared
 from torch import Tensor, nn
@@ -41,6 +42,10 @@ def _torch_ao(model: nn.Module, x: Tensor) -> nn.Module:
         )
 
 
+def _compiled(model: nn.Module, x: Tensor) -> nn.Module:
+    return torch.compile(prepared(model, x), fullgraph=True)
+
+
 #: name -> how a float model becomes it, and the layout of its images.
 FORMS: dict[str, tuple[Build, torch.memory_format]] = {
     "float channels_last": (_float, torch.channels_last),
@@ -48,7 +53,10 @@ FORMS: dict[str, tuple[Build, torch.memory_format]] = {
     "QAT": (prepared, torch.channels_last),
     "QAT contiguous": (prepared, torch.contiguous_format),
     "torch.ao QAT": (_torch_ao, torch.channels_last),
+    "QAT compiled": (_compiled, torch.channels_last),
 }
+#: Compilation takes minutes: only when asked for.
+DEFAULT_FORMS = [name for name in FORMS if name != "QAT compiled"]
 FLOAT = "float channels_last"
 
 
@@ -58,7 +66,8 @@ def build(form: str, name: str, batch: int) -> tuple[nn.Module, Tensor, Tensor]:
     make, layout = FORMS[form]
     torch.manual_seed(0)
     x = torch.randn(batch, 3, side, side).contiguous(memory_format=layout)
-    labels = torch.randint(0, CLASSES, (batch,))
+    dense = name == "unet"
+    labels = torch.randint(0, CLASSES, (batch, side, side) if dense else (batch,))
     model = factory(classes=CLASSES).to(memory_format=layout)
     return make(model, x).train(), x, labels
 
@@ -158,12 +167,52 @@ def _measure(name: str, batch: int, given: argparse.Namespace) -> dict[str, Any]
     return {"model": name, "batch": batch, "seconds": times, "saved": saved, "peak": peaks}
 
 
+def _scaling(name: str, batch: int, given: argparse.Namespace) -> dict[str, Any]:
+    """One thread and all of them, in turns."""
+    steps = {form: step_of(form, name, batch) for form in given.forms}
+
+    def with_threads(step: Call, threads: int) -> Call:
+        def run() -> None:
+            torch.set_num_threads(threads)
+            step()
+
+        return run
+
+    calls = {
+        f"{form}, {threads}": with_threads(step, threads)
+        for form, step in steps.items()
+        for threads in (1, given.threads)
+    }
+    times = interleave(calls, given.rounds, seconds=0.0)
+    torch.set_num_threads(given.threads)
+    rows = (
+        (
+            form,
+            *(f"{times[f'{form}, {threads}'] * 1e3:.1f}" for threads in (1, given.threads)),
+            f"{times[f'{form}, 1'] / times[f'{form}, {given.threads}']:.2f}",
+        )
+        for form in given.forms
+    )
+    header = ("", "ms, 1 thread", f"ms, {given.threads}", "speedup")
+    print(table(f"{name}, scaling", header, rows))
+    return {"model": name, "batch": batch, "scaling": times}
+
+
+def _layers(name: str, batch: int, rounds: int) -> None:
+    """Where the time goes."""
+    model, x, _ = build("QAT", name, batch)
+    reference, _, _ = build(FLOAT, name, batch)
+    print(training_layer_table(model, reference, x, rounds))
+
+
 def main() -> None:
     """Run the benchmark."""
     options = parser(__doc__ or "", rounds=8)
     options.add_argument("--models", nargs="+", default=list(TRAINING), choices=TRAINING)
     options.add_argument("--batch", type=int, default=16)
-    options.add_argument("--forms", nargs="+", default=list(FORMS), choices=FORMS)
+    options.add_argument("--forms", nargs="+", default=DEFAULT_FORMS, choices=FORMS)
+    options.add_argument("--scaling", action="store_true", help="also with one thread")
+    options.add_argument("--layers", action="store_true", help="also each layer by itself")
     options.add_argument("--peak", choices=FORMS, help=argparse.SUPPRESS)
     given = options.parse_args()
     torch.set_num_threads(given.threads)
@@ -173,7 +222,13 @@ def main() -> None:
     if FLOAT not in given.forms:
         given.forms.insert(0, FLOAT)
     print(describe(machine()) + "\n")
-    results = [_measure(name, given.batch, given) for name in given.models]
+    results = []
+    for name in given.models:
+        results.append(_measure(name, given.batch, given))
+        if given.scaling:
+            results.append(_scaling(name, given.batch, given))
+        if given.layers:
+            _layers(name, given.batch, given.rounds)
     finish("training", results, given.json)
 
 

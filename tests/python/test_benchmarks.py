@@ -26,13 +26,14 @@ def run(script: str, folder: Path, *options: str) -> dict:
 
 def test_inference_is_measured_in_all_forms_next_to_float(tmp_path: Path) -> None:
     others = ("torch.ao traced", "onnxruntime u8s8", "PT2E + inductor")
-    options = ("--models", "unet", "--batch", "1", "--size", "16", "--layers")
+    options = ("--models", "unet", "resnet18", "--batch", "1", "--size", "64", "--layers")
     content = run("inference.py", tmp_path, *options, "--skip", *others)
-    (result,) = content["results"]
-    assert {"float channels_last", "int8 eager", "int8 traced"} <= set(result["seconds"])
-    assert all(seconds > 0 for seconds in result["seconds"].values())
-    # Weights of one byte instead of four, and a little for each channel.
-    assert 0.25 < result["memory_bytes"] / result["float_memory_bytes"] < 0.3
+    assert len(content["results"]) == 2
+    for result in content["results"]:
+        assert {"float channels_last", "int8 eager", "int8 traced"} <= set(result["seconds"])
+        assert all(seconds > 0 for seconds in result["seconds"].values())
+        # Weights of one byte instead of four, and a little for each channel.
+        assert 0.25 < result["memory_bytes"] / result["float_memory_bytes"] < 0.3
     assert content["machine"]["threads"] == 2
 
 
@@ -50,7 +51,22 @@ def test_a_trace_holds_one_operator_for_each_layer(tmp_path: Path) -> None:
 
 
 def test_every_operator_has_a_rate(tmp_path: Path) -> None:
-    results = run("kernels.py", tmp_path, "--batch", "1", "--mebibytes", "1")["results"]
+    results = run("kernels.py", tmp_path, "--batch", "1")["results"]
+    results += run("training_kernels.py", tmp_path, "--mebibytes", "1")["results"]
     for result in results:
         assert "clone" in result["seconds"]
         assert set(result["seconds"]) == set(result["gigabytes_per_second"])
+
+
+def test_a_training_step_is_measured_in_time_and_memory_and_layer_by_layer(tmp_path: Path) -> None:
+    options = ("--models", "resnet18", "unet", "--batch", "2", "--scaling", "--layers")
+    results = run("training.py", tmp_path, *options, "--forms", "QAT")["results"]
+    steps = [result for result in results if "saved" in result]
+    assert [result["model"] for result in steps] == ["resnet18", "unet"]
+    for result in steps:
+        for kind in ("seconds", "saved", "peak"):
+            assert set(result[kind]) == {"float channels_last", "QAT"}
+        # Codes and masks of a bit instead of floats.
+        assert result["saved"]["QAT"] < 0.75 * result["saved"]["float channels_last"]
+    scaling = [result["scaling"] for result in results if "scaling" in result]
+    assert set(scaling[0]) == {f"{form}, {n}" for form in steps[0]["seconds"] for n in (1, 2)}
