@@ -1,7 +1,7 @@
 """Builds the wheel: CMake compiles and installs the C++ side, setuptools packs it.
 
 Environment: ``CMAKE_ARGS`` (passed on), ``MAX_JOBS`` (parallel compilations), ``HORIZON_CUDA``
-(build the CUDA kernels), ``HORIZON_NO_ALIASES=1`` (leave out the packages ``horizon`` and
+(``AUTO``, ``ON`` or ``OFF``: build the CUDA kernels), ``HORIZON_NO_ALIASES=1`` (leave out the packages ``horizon`` and
 ``horizon_plugin_pytorch``), ``HORIZON_BUILD_DIR`` (kept between builds; default ``build-wheel``).
 """
 
@@ -122,7 +122,7 @@ class BuildWithCMake(build_ext):
             "-DCMAKE_BUILD_TYPE=Release",
             "-DHORIZON_BUILD_TESTS=OFF",
             f"-DHORIZON_IN_PLACE={'ON' if in_place else 'OFF'}",
-            f"-DHORIZON_CUDA={'ON' if _flag('HORIZON_CUDA') else 'OFF'}",
+            f"-DHORIZON_CUDA={os.environ.get('HORIZON_CUDA', 'AUTO')}",
             f"-DPython3_EXECUTABLE={sys.executable}",
         ]
         if ninja is not None:

@@ -102,6 +102,15 @@ set(HORIZON_OP_SOURCES
     csrc/ops/cpu/capability.cpp
     csrc/ops/cpu/dispatch.cpp)
 
+# CUDA: kernels and the ops that start them; convolutions through cuDNN's graphs; and what takes
+# their place in a build without CUDA.
+set(HORIZON_CUDA_SOURCES
+    csrc/ops/cuda/convolution.cpp
+    csrc/ops/cuda/fused_backward.cu
+    csrc/ops/cuda/fused_forward.cu)
+set(HORIZON_CUDNN_SOURCES)
+set(HORIZON_NO_CUDA_SOURCES csrc/ops/no_cuda.cpp)
+
 # Fusion: kinds, pattern table, planner. No torch include.
 set(HORIZON_FUSE_SOURCES
     csrc/fuse/kinds.cpp
@@ -165,6 +174,8 @@ set(HORIZON_TEST_SOURCES
     tests/cpp/test_code_kernels.cpp
     tests/cpp/test_cuda_fused_kernels.cpp
     tests/cpp/test_cuda_fused_op.cpp
+    tests/cpp/test_cuda_quantized_maps.cpp
+    tests/cpp/test_cuda_quantized_pools.cpp
     tests/cpp/test_fused_kernels.cpp
     tests/cpp/test_integer_kernels.cpp
     tests/cpp/test_integer_max_pool.cpp

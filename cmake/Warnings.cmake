@@ -6,5 +6,5 @@
 add_library(horizon_warnings INTERFACE)
 target_compile_options(
   horizon_warnings
-  INTERFACE -Wall -Wextra -Wshadow -Wno-unused-parameter -ffp-contract=off -fno-math-errno
-            $<$<BOOL:${HORIZON_WERROR}>:-Werror>)
+  INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wno-unused-parameter
+            -ffp-contract=off -fno-math-errno $<$<BOOL:${HORIZON_WERROR}>:-Werror>>)

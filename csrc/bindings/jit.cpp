@@ -157,8 +157,6 @@ void bind_jit(py::module_& m) {
   m.def(
       "jit_clone", [](const Module& module) { return module.clone(); }, py::arg("module"),
       "A copy with graphs and a type of its own; parameters are shared.");
-  m.def("jit_copy_graph", &jit::copy_graph, py::arg("graph"),
-        "A copy with the record of a partition.");
   m.def("jit_strip", &jit::strip_annotations, py::arg("graph"), "Removes every annotation.");
   m.def(
       "jit_has_record", [](const GraphPtr& graph) { return jit::has_record(*graph); },

@@ -9,7 +9,6 @@
 #include "jit/classify.h"
 #include "jit/pairs.h"
 #include "jit/partition.h"
-#include "jit/record.h"
 #include "ops/checks.h"
 
 namespace horizon::jit {
@@ -31,12 +30,6 @@ void keep_integer_inputs(Graph& from, Graph& to) {
 }
 
 }  // namespace
-
-std::shared_ptr<Graph> copy_graph(const std::shared_ptr<Graph>& graph) {
-  std::shared_ptr<Graph> copy = graph->copy();
-  if (has_record(*graph)) write_record(*copy, recorded_report(graph));
-  return copy;
-}
 
 void check_registered(Graph& graph, const char* call) {
   for (const Node* node : all_nodes(graph)) {

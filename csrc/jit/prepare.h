@@ -6,9 +6,6 @@
 
 namespace horizon::jit {
 
-/// A copy of `graph`, with the record of a partition.
-std::shared_ptr<torch::jit::Graph> copy_graph(const std::shared_ptr<torch::jit::Graph>& graph);
-
 /// ValueError naming the operator and the remedy where `graph` holds one that is not registered:
 /// alias analysis would abort on it.
 void check_registered(torch::jit::Graph& graph, const char* call);
