@@ -74,8 +74,8 @@ std::vector<Sum> reduce(const FusedRows& rows, const Tile& tile, bool backwards)
 
 std::vector<cuda::Moments<float>> moments(const FusedRows& rows, const float* z,
                                           bool backwards = false) {
-  using Tile = cuda::MomentsOfTile<float, float>;
-  return reduce<cuda::Moments<float>>(rows, Tile{z}, backwards);
+  using Tile = cuda::MomentsOfTile<cuda::ReadValues<float, float>, float>;
+  return reduce<cuda::Moments<float>>(rows, Tile{{z}}, backwards);
 }
 
 struct Reference {

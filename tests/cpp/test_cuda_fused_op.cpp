@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 
+#include <cmath>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -291,6 +292,10 @@ std::vector<Case> cases() {
       c.grid = true;
       c.preset = 2;
       all.push_back(c);
+      c.norm = Norm::kBatch;
+      all.push_back(c);
+      c.skip = Skip::kNone;
+      all.push_back(c);
     }
     Case linear;
     linear.base = 2;
@@ -351,4 +356,33 @@ TEST_CASE("the training op's forward passes for CUDA give what the CPU gives", "
 
 TEST_CASE("the training op's backward passes for CUDA give what the CPU gives", "[cuda]") {
   for (const Case& c : cases()) check_backward(c);
+}
+
+TEST_CASE("NaN in an input on a grid reaches the output and leaves the range alone", "[cuda]") {
+  for (const Norm norm : {Norm::kNone, Norm::kFrozen, Norm::kBatch}) {
+    Case c;
+    c.norm = norm;
+    c.grid = true;
+    ops::FusedArgs args = arguments(c);
+    args.input.select(0, 1).select(0, 2).fill_(std::nanf(""));
+    const ops::FusedArgs before = with_own_state(args);
+    const ops::FusedForward r = ops::cuda::fused_forward(args, plan_of(args), HostRunner{});
+    CHECK(at::isnan(r.output).all().item<bool>());
+    CHECK(at::equal(*args.quantizer.min_val, *before.quantizer.min_val));
+    CHECK(at::equal(*args.quantizer.scale, *before.quantizer.scale));
+    CHECK(at::equal(*args.quantizer.observed, *before.quantizer.observed));
+    CHECK(at::equal(r.scale, *before.quantizer.scale));
+  }
+}
+
+TEST_CASE("one value per channel is refused under batch statistics before anything moves",
+          "[cuda]") {
+  Case c;
+  c.base = 2;
+  ops::FusedArgs args = arguments(c);
+  args.input = args.input.narrow(0, 0, 1);
+  const ops::FusedArgs before = with_own_state(args);
+  CHECK_THROWS_AS(ops::cuda::fused_forward(args, plan_of(args), HostRunner{}), c10::ValueError);
+  CHECK(at::equal(*args.running_mean, *before.running_mean));
+  CHECK(at::equal(*args.num_batches_tracked, *before.num_batches_tracked));
 }

@@ -92,22 +92,23 @@ class ForwardPass {
     return fused_rows(z.sizes(), channels_, channel_inner(args_.base, plan_.channels_last));
   }
 
+  /// Accumulators, which `normalize` or `scale_accumulators` turn into z.
   at::Tensor convolve_codes() {
-    const at::Tensor scales = weight_scale(args_.weight, args_.base, args_.groups);
-    const at::Tensor weights = quantize_weight(args_.weight, scales, args_.base, args_.groups);
-    const at::Tensor z =
-        run_.convolve_centred_codes(fused_convolution(args_), batched(codes_, args_.base),
-                                    input_zero_point_, weights, plan_.channels_last);
-    const Values<V> bias(args_.bias);
-    ScaleAccumulators<V> body;
-    body.rows = rows_of(z);
-    body.z = z.template mutable_data_ptr<float>();
-    body.input_scale = input_scale_.data();
-    body.weight_scales = scales.template const_data_ptr<float>();
-    body.bias = bias.data();
-    body.has_nan = has_nan_.template const_data_ptr<int32_t>();
-    run_(piece_grid(pieces(body.rows)), body);
-    return z;
+    weight_scales_ = weight_scale(args_.weight, args_.base, args_.groups);
+    const at::Tensor weights =
+        quantize_weight(args_.weight, weight_scales_, args_.base, args_.groups);
+    bias_.emplace(args_.bias);
+    scale_.input_scale = input_scale_.data();
+    scale_.weight_scales = weight_scales_.template const_data_ptr<float>();
+    scale_.bias = bias_->data();
+    scale_.has_nan = has_nan_.template const_data_ptr<int32_t>();
+    return run_.convolve_centred_codes(fused_convolution(args_), batched(codes_, args_.base),
+                                       input_zero_point_, weights, plan_.channels_last);
+  }
+
+  void scale_accumulators(const at::Tensor& z, const FusedRows& rows) {
+    ScaleAccumulators<V> body{rows, z.template mutable_data_ptr<float>(), scale_};
+    run_(piece_grid(pieces(rows)), body);
   }
 
   at::Tensor convolve_floats() const {
@@ -131,6 +132,9 @@ class ForwardPass {
 
   bool observes() const { return args_.quantizer.observes() && !args_.integer; }
 
+  /// Whether a pass over z comes before its use: for statistics, or for extremes.
+  bool reads_z(const at::Tensor& lo) const { return args_.batch_stats || lo.defined(); }
+
   /// Everything after the convolution.
   void finish(const at::Tensor& z) {
     const FusedRows rows = rows_of(z);
@@ -149,6 +153,7 @@ class ForwardPass {
       lo = vector<T>(channels_, z);
       hi = vector<T>(channels_, z);
     }
+    if (weight_scales_.defined() && !reads_z(lo)) scale_accumulators(z, rows);
     if (args_.batch_norm || lo.defined()) normalize(z, rows, lo, hi);
 
     FusedValue<S, S, T> value;
@@ -181,14 +186,9 @@ class ForwardPass {
   /// Statistics of z and what follows from them, for each channel.
   void normalize(const at::Tensor& z, const FusedRows& rows, const at::Tensor& lo,
                  const at::Tensor& hi) {
-    const bool reads = args_.batch_stats || lo.defined();
-    const ChannelCut cut = reads ? ChannelCut(rows) : ChannelCut();
+    const ChannelCut cut = reads_z(lo) ? ChannelCut(rows) : ChannelCut();
     Buffer<Moments<T>> partials(cut.partials(), z);
-    if (cut.chunks != 0) {
-      using Tile = MomentsOfTile<S, T>;
-      run_(cut.grid(), ReduceChannels<Moments<T>, Tile>{cut, Tile{z.template const_data_ptr<S>()},
-                                                        partials.data()});
-    }
+    if (cut.chunks != 0) reduce(z, cut, partials);
     const Values<V> gamma(args_.bn_weight), beta(args_.bn_bias);
     MovedValues<V> mean(args_.running_mean), variance(args_.running_var);
     NormalizeChannel<T, V> channel;
@@ -230,6 +230,23 @@ class ForwardPass {
       mean.write_back();
       variance.write_back();
     }
+  }
+
+  /// Moments of z, which takes its place first where z are accumulators.
+  void reduce(const at::Tensor& z, const ChannelCut& cut, Buffer<Moments<T>>& partials) {
+    if constexpr (std::is_same_v<S, float>) {
+      if (weight_scales_.defined()) {
+        const ReadAccumulators<V> read{z.template mutable_data_ptr<float>(), scale_};
+        return reduce_by(MomentsOfTile<ReadAccumulators<V>, T>{read}, cut, partials);
+      }
+    }
+    const ReadValues<S, T> read{z.template const_data_ptr<S>()};
+    reduce_by(MomentsOfTile<ReadValues<S, T>, T>{read}, cut, partials);
+  }
+
+  template <typename Tile>
+  void reduce_by(const Tile& tile, const ChannelCut& cut, Buffer<Moments<T>>& partials) {
+    run_(cut.grid(), ReduceChannels<Moments<T>, Tile>{cut, tile, partials.data()});
   }
 
   /// Range, grid, output and mask. `z` is what the convolution gave, `work` what `value` reads.
@@ -314,7 +331,9 @@ class ForwardPass {
   const Values<float> input_scale_;
   const int64_t channels_;
   FusedForward result_;
-  at::Tensor input_zero_point_, codes_, has_nan_, a_, b_;
+  at::Tensor input_zero_point_, codes_, has_nan_, weight_scales_, a_, b_;
+  std::optional<Values<V>> bias_;
+  AccumulatorScale<V> scale_;  ///< with weight_scales_
   std::optional<Buffer<DeviceGrid<T>>> grid_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "ops/cuda/kernels/fused_accumulators.h"
 #include "ops/cuda/kernels/fused_apply.h"
 #include "quant/grid.h"
 
@@ -49,8 +50,7 @@ struct EncodeInput {
   }
 };
 
-/// z from the accumulators of codes, in place: float(sum) * (s_x s_w) + bias in two roundings, as
-/// the converted model computes it before its batch norm. NaN everywhere if the input held one.
+/// Scales what `AccumulatorScale` says, in place.
 template <typename V>
 struct ScaleAccumulators {
   static constexpr uint32_t kThreads = kElementThreads;
@@ -60,26 +60,20 @@ struct ScaleAccumulators {
 
   FusedRows rows;
   float* z = nullptr;
-  const float* input_scale = nullptr;    ///< one number
-  const float* weight_scales = nullptr;  ///< [channels]
-  const V* bias = nullptr;               ///< [channels]; may be null
-  const int32_t* has_nan = nullptr;
+  AccumulatorScale<V> scale;
 
   HORIZON_HD void operator()(int, const Thread& t, State&, Shared&) const {
-    const double scale = *has_nan != 0 ? static_cast<double>(std::nanf("")) : *input_scale;
+    const double input_scale = scale.input();
     const int64_t count = pieces(rows);
     const int64_t step = int64_t{t.grid.x} * kThreads;
     for (int64_t p = int64_t{t.block.x} * kThreads + t.index; p < count; p += step) {
       const Piece piece(rows, p);
-      float v[kPiece], weight_scale[kPiece];
+      float v[kPiece];
       load<kPiece>(z + piece.offset, piece.count, v);
-      load_channels(rows, piece, weight_scales, weight_scale);
-      V shift[kPiece] = {};
-      if (bias != nullptr) load_channels(rows, piece, bias, shift);
+      int64_t c = piece.channel;
       for (int i = 0; i < kPiece; ++i) {
-        const float multiplier = quant::requantize_multiplier(scale, weight_scale[i], 1.0, 1.0);
-        const float offset = quant::requantize_offset(static_cast<double>(shift[i]), 1.0);
-        v[i] = quant::scale_value(v[i], multiplier, offset);
+        v[i] = scale.value(v[i], input_scale, c);
+        if (!rows.per_row) c = c + 1 == rows.channels ? 0 : c + 1;
       }
       store<kPiece>(z + piece.offset, piece.count, v);
     }

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "ops/cuda/kernels/fused_channels.h"
+#include "ops/cuda/kernels/fused_accumulators.h"
 #include "quant/requantize.h"
 
 namespace horizon::ops::cuda {
@@ -34,7 +34,7 @@ struct Moments {
 
 /// Moments of z, as sums of deviations from the mean of a thread's first tile: accurate at any
 /// ratio of mean to deviation. A tile is summed in the compute type T, tiles in double.
-template <typename Z, typename T>
+template <typename Read, typename T>
 struct MomentsOfTile {
   static constexpr int kGroup = ChannelCut::kGroup;
   static constexpr int kDepth = ChannelCut::kDepth;
@@ -66,11 +66,12 @@ struct MomentsOfTile {
     }
   };
 
-  const Z* z;
+  Read read;
 
-  HORIZON_HD void lanes(const ChannelTile& at, int64_t, int64_t, Running* out) const {
+  HORIZON_HD void lanes(const ChannelTile& at, int64_t channel, int64_t channels,
+                        Running* out) const {
     T x[kDepth][kGroup];
-    for (int j = 0; j < kDepth; ++j) load<kGroup>(z + at.offset[j], at.valid[j], x[j]);
+    for (int j = 0; j < kDepth; ++j) read.lanes(at, j, channel, channels, x[j]);
     for (int i = 0; i < kGroup; ++i) {
       T column[kDepth];
       bool valid[kDepth];
@@ -82,11 +83,11 @@ struct MomentsOfTile {
     }
   }
 
-  HORIZON_HD void all(const ChannelTile& at, int64_t, Running& out) const {
+  HORIZON_HD void all(const ChannelTile& at, int64_t channel, Running& out) const {
     T x[kDepth * kGroup];
     bool valid[kDepth * kGroup];
     for (int j = 0; j < kDepth; ++j) {
-      load<kGroup>(z + at.offset[j], at.valid[j], x + j * kGroup);
+      read.all(at, j, channel, x + j * kGroup);
       for (int i = 0; i < kGroup; ++i) valid[j * kGroup + i] = i < at.valid[j];
     }
     add<kDepth * kGroup>(x, valid, out);
