@@ -19,7 +19,8 @@ at::Tensor quantized_lookup_cpu(const at::Tensor& q, const at::Tensor& table) {
   auto* to = out.mutable_data_ptr<uint8_t>();
   const auto lookup = cpu::lookup_kernels().lookup;
   cpu::parallel_blocks(q.numel(), [&](int64_t begin, int64_t end) {
-    lookup(from + begin, values, end - begin, to + begin);
+    const int64_t count = end - begin;
+    lookup(from + begin, values, /*rows=*/1, count, count, to + begin, count);
   });
   return out;
 }

@@ -25,12 +25,6 @@ struct ConvEpilogue {
   OutputStage stage;
 };
 
-struct BinaryCodes {
-  int32_t a_zero_point, b_zero_point;
-  float a_ratio, b_ratio;  ///< multiply: a_ratio alone
-  OutputStage stage;
-};
-
 /// What precedes and ends a convolution. Counts are in entries; pointers may be unaligned.
 struct CodesKernels {
   /// M and B of a convolution's output channels (requantize_multiplier, requantize_offset).

@@ -111,10 +111,7 @@ void affine(const AffineMap& map, const uint8_t* q, int64_t rows, int64_t width,
   uint8_t table[kTableSize];
   for (int64_t i = 0; i < kTableSize; ++i) codes[i] = static_cast<uint8_t>(i);
   compute.row(codes, kTableSize, table);
-  const auto lookup = lookup_kernels().lookup;
-  for (int64_t r = 0; r < rows; ++r) {
-    lookup(q + r * stride, table, width, output + r * output_stride);
-  }
+  lookup_kernels().lookup(q, table, rows, width, stride, output, output_stride);
 }
 
 void affine_columns(const AffineMap& map, const float* multiplier, const float* offset,

@@ -7,6 +7,12 @@
 
 namespace horizon::cpu {
 
+struct BinaryCodes {
+  int32_t a_zero_point, b_zero_point;
+  float a_ratio, b_ratio;  ///< multiply: a_ratio alone
+  OutputStage stage;
+};
+
 /// float(q - z) * multiplier + offset, then the stage.
 struct AffineMap {
   int32_t zero_point;

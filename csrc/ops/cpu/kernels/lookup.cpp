@@ -7,8 +7,11 @@
 namespace horizon::cpu::HORIZON_CAPABILITY {
 namespace {
 
-void lookup_bytes(const uint8_t* codes, const uint8_t* table, int64_t count, uint8_t* output) {
-  for (int64_t i = 0; i < count; ++i) output[i] = table[codes[i]];
+void lookup_bytes(const uint8_t* codes, const uint8_t* table, int64_t rows, int64_t width,
+                  int64_t stride, uint8_t* output, int64_t output_stride) {
+  for (int64_t r = 0; r < rows; ++r, codes += stride, output += output_stride) {
+    for (int64_t i = 0; i < width; ++i) output[i] = table[codes[i]];
+  }
 }
 
 #if defined(__AVX512BW__)
@@ -26,19 +29,22 @@ HORIZON_VBMI inline __m512i entries(const Table256& table, __m512i codes) {
   return _mm512_mask_blend_epi8(_mm512_movepi8_mask(codes), low, high);
 }
 
-HORIZON_VBMI void lookup_vbmi(const uint8_t* codes, const uint8_t* table, int64_t count,
-                              uint8_t* output) {
+HORIZON_VBMI void lookup_vbmi(const uint8_t* codes, const uint8_t* table, int64_t rows,
+                              int64_t width, int64_t stride, uint8_t* output,
+                              int64_t output_stride) {
   constexpr int64_t kLanes = 64;
   Table256 all;
   for (int i = 0; i < 4; ++i) all.quarter[i] = _mm512_loadu_si512(table + i * kLanes);
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    _mm512_storeu_si512(output + i, entries(all, _mm512_loadu_si512(codes + i)));
+  const int64_t whole = width / kLanes * kLanes;
+  const __mmask64 tail = (__mmask64{1} << (width - whole)) - 1;
+  for (int64_t r = 0; r < rows; ++r, codes += stride, output += output_stride) {
+    for (int64_t i = 0; i < whole; i += kLanes) {
+      _mm512_storeu_si512(output + i, entries(all, _mm512_loadu_si512(codes + i)));
+    }
+    if (tail == 0) continue;
+    const __m512i last = entries(all, _mm512_maskz_loadu_epi8(tail, codes + whole));
+    _mm512_mask_storeu_epi8(output + whole, tail, last);
   }
-  if (i == count) return;
-  const __mmask64 tail = ~0ULL >> (kLanes - (count - i));
-  const __m512i last = entries(all, _mm512_maskz_loadu_epi8(tail, codes + i));
-  _mm512_mask_storeu_epi8(output + i, tail, last);
 }
 
 #undef HORIZON_VBMI
