@@ -38,6 +38,7 @@ Normalization normalization(const FusedArgs& args, int64_t channels, std::vector
   const auto beta = cpu::read_vector(args.bn_bias, channels, 0);
   Normalization n;
   n.mean = std::move(mean);
+  for (auto* values : {&n.a, &n.b, &n.inv_std}) values->reserve(gamma.size());
   for (size_t c = 0; c < gamma.size(); ++c) {
     n.inv_std.push_back(1.0 / std::sqrt(variance[c] + args.eps));
     n.a.push_back(gamma[c] * n.inv_std[c]);
@@ -148,10 +149,11 @@ class Epilogue {
     apply.b = b.data();
     // A skip that is larger than z: normalize, broadcast, and go on without channels.
     at::Tensor expanded;
-    const FusedRows flat = flat_rows(c10::multiply_integers(out_sizes_));
-    const std::vector<T> ones(static_cast<size_t>(flat.length), T(1));
-    const std::vector<T> zeros(static_cast<size_t>(flat.length), T(-0.0));
+    std::vector<T> ones, zeros;
     if (!as_z_) {
+      const FusedRows flat = flat_rows(c10::multiply_integers(out_sizes_));
+      ones.assign(static_cast<size_t>(flat.length), T(1));
+      zeros.assign(static_cast<size_t>(flat.length), T(-0.0));
       expanded = at::empty_like(work);
       apply.y = expanded.mutable_data_ptr<T>();
       cpu::apply_all(apply);

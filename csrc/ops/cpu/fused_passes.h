@@ -3,6 +3,8 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <limits>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -20,7 +22,7 @@ struct ChannelMoments {
 };
 
 struct RowChunks {
-  static constexpr int64_t kElements = 1 << 16;
+  static constexpr int64_t kElements = 1 << 15;
   static constexpr int64_t kMost = 64;
 
   explicit RowChunks(const FusedRows& rows) {
@@ -41,15 +43,23 @@ inline int64_t row_grain(const FusedRows& rows) {
   return std::max<int64_t>(kElements / std::max<int64_t>(rows.length, 1), 1);
 }
 
-template <typename T>
-void merge_moments(ChannelMoments<T>& into, size_t c, double& seen, double count, double mean,
-                   double m2) {
-  if (count == 0) return;
-  const double delta = mean - into.mean[c];
-  const double share = count / (seen + count);
-  into.mean[c] += delta * share;
-  into.m2[c] += m2 + delta * delta * (seen * share);
-  seen += count;
+/// Calls merge(at, count) for every run of `rows.channels` entries that kernels left in an array of
+/// `width`: each entry sums `count` elements of its channel.
+template <typename Merge>
+void for_channel_runs(const FusedRows& rows, const RowChunks& chunks, int64_t width,
+                      const Merge& merge) {
+  for (int64_t at = 0; at < width; at += rows.channels) {
+    int64_t count = rows.length;
+    if (!rows.per_row) {
+      const int64_t chunk = at / rows.length;
+      const int64_t end = chunks.end(chunk, rows);
+      // A row holds whole pixels, so that a short one lacks whole runs.
+      const bool missing =
+          end == rows.count() && at % rows.length >= rows.length_of(rows.count() - 1);
+      count = end - chunks.begin(chunk) - (missing ? 1 : 0);
+    }
+    merge(at, static_cast<double>(count));
+  }
 }
 
 /// NaN in a channel makes its extremes NaN. `variance` false: extremes only.
@@ -63,35 +73,38 @@ ChannelMoments<T> channel_moments(const T* z, const FusedRows& rows, bool varian
   if (rows.total == 0) return result;
   const RowChunks chunks(rows);
   const int64_t width = rows.per_row ? rows.count() : chunks.count * rows.length;
-  std::vector<double> mean(static_cast<size_t>(width)), m2(static_cast<size_t>(width));
-  std::vector<T> lo(static_cast<size_t>(width)), hi(static_cast<size_t>(width));
+  // Not initialized: kernels write every entry.
+  const auto size = static_cast<size_t>(width);
+  const auto mean = std::make_unique_for_overwrite<double[]>(size);
+  const auto m2 = std::make_unique_for_overwrite<double[]>(size);
+  const auto lo = std::make_unique_for_overwrite<T[]>(size);
+  const auto hi = std::make_unique_for_overwrite<T[]>(size);
   at::parallel_for(0, chunks.count, 1, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       const int64_t at = rows.per_row ? 0 : i * rows.length;
-      const FusedMoments<T> out{mean.data() + at, m2.data() + at, lo.data() + at, hi.data() + at};
+      const FusedMoments<T> out{mean.get() + at, m2.get() + at, lo.get() + at, hi.get() + at};
       const auto kernel = rows.per_row ? kernels.row_moments : kernels.lane_moments;
       kernel(rows, z, chunks.begin(i), chunks.end(i, rows), variance, out);
     }
   });
-  std::vector<double> seen(channels);
-  for (int64_t i = 0; i < width; ++i) {
-    const auto c =
-        static_cast<size_t>(rows.per_row ? i % rows.channels : i % rows.length % rows.channels);
-    const auto at = static_cast<size_t>(i);
-    // Also for a lane without elements: its extremes are the neutral infinities.
-    result.lo[c] = lo[at] < result.lo[c] || lo[at] != lo[at] ? lo[at] : result.lo[c];
-    result.hi[c] = hi[at] > result.hi[c] || hi[at] != hi[at] ? hi[at] : result.hi[c];
-    if (!variance) continue;
-    double count = static_cast<double>(rows.length);
-    if (!rows.per_row) {
-      const int64_t chunk = i / rows.length;
-      const int64_t end = chunks.end(chunk, rows);
-      const bool missing =
-          end == rows.count() && i % rows.length >= rows.length_of(rows.count() - 1);
-      count = static_cast<double>(end - chunks.begin(chunk) - (missing ? 1 : 0));
+  double seen = 0;
+  for_channel_runs(rows, chunks, width, [&](int64_t at, double count) {
+    // Also for lanes without elements: their extremes are the neutral infinities.
+    for (size_t c = 0; c < channels; ++c) {
+      const T low = lo[static_cast<size_t>(at) + c], high = hi[static_cast<size_t>(at) + c];
+      result.lo[c] = low < result.lo[c] || low != low ? low : result.lo[c];
+      result.hi[c] = high > result.hi[c] || high != high ? high : result.hi[c];
     }
-    merge_moments(result, c, seen[c], count, mean[at], m2[at]);
-  }
+    if (!variance || count == 0) return;
+    const double share = count / (seen + count);
+    const double weight = seen * share;
+    for (size_t c = 0; c < channels; ++c) {
+      const double delta = mean[static_cast<size_t>(at) + c] - result.mean[c];
+      result.mean[c] += delta * share;
+      result.m2[c] += m2[static_cast<size_t>(at) + c] + delta * delta * weight;
+    }
+    seen += count;
+  });
   return result;
 }
 
@@ -106,20 +119,23 @@ std::pair<std::vector<double>, std::vector<double>> channel_sums(const FusedGrad
   if (rows.total == 0) return result;
   const RowChunks chunks(rows);
   const int64_t width = rows.per_row ? rows.count() : chunks.count * rows.length;
-  std::vector<double> sum(static_cast<size_t>(width)), product(static_cast<size_t>(width));
+  const auto size = static_cast<size_t>(width);
+  const auto sum = std::make_unique_for_overwrite<double[]>(size);
+  const auto product = std::make_unique_for_overwrite<double[]>(size);
   at::parallel_for(0, chunks.count, 1, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       const int64_t at = rows.per_row ? 0 : i * rows.length;
       const auto kernel = rows.per_row ? kernels.row_sums : kernels.lane_sums;
-      kernel(args, chunks.begin(i), chunks.end(i, rows), sum.data() + at, product.data() + at);
+      kernel(args, chunks.begin(i), chunks.end(i, rows), sum.get() + at, product.get() + at);
     }
   });
-  for (int64_t i = 0; i < width; ++i) {
-    const auto c =
-        static_cast<size_t>(rows.per_row ? i % rows.channels : i % rows.length % rows.channels);
-    result.first[c] += sum[static_cast<size_t>(i)];
-    result.second[c] += product[static_cast<size_t>(i)];
-  }
+  const auto channels = static_cast<size_t>(rows.channels);
+  for_channel_runs(rows, chunks, width, [&](int64_t at, double) {
+    for (size_t c = 0; c < channels; ++c) {
+      result.first[c] += sum[static_cast<size_t>(at) + c];
+      if (args.z != nullptr) result.second[c] += product[static_cast<size_t>(at) + c];
+    }
+  });
   return result;
 }
 

@@ -23,11 +23,10 @@ at::Tensor make_vector(const std::vector<double>& values, at::ScalarType type);
 /// Per-channel values as the kernels read them: per channel, or tiled to a row.
 template <typename T>
 std::vector<T> coefficients(const std::vector<double>& values, const FusedRows& rows) {
-  const int64_t size = rows.per_row ? rows.channels : rows.length;
-  std::vector<T> result(static_cast<size_t>(size));
-  for (int64_t i = 0; i < size; ++i) {
-    result[static_cast<size_t>(i)] = static_cast<T>(values[static_cast<size_t>(i % rows.channels)]);
-  }
+  const int64_t repeats = rows.per_row ? 1 : rows.length / rows.channels;
+  std::vector<T> result;
+  result.reserve(values.size() * static_cast<size_t>(repeats));
+  for (int64_t i = 0; i < repeats; ++i) result.insert(result.end(), values.begin(), values.end());
   return result;
 }
 
