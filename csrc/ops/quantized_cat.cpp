@@ -4,6 +4,8 @@
 #include <c10/util/irange.h>
 #include <torch/library.h>
 
+#include <algorithm>
+
 #include "ops/checks.h"
 #include "ops/integer_checks.h"
 
@@ -27,6 +29,17 @@ at::MemoryFormat common_format(at::TensorList q) {
 }
 
 }  // namespace
+
+ConcatRows::ConcatRows(at::IntArrayRef sizes, int64_t dim, at::MemoryFormat format) {
+  c10::DimVector order;
+  for (const auto d : c10::irange(static_cast<int64_t>(sizes.size()))) order.push_back(d);
+  if (format != at::MemoryFormat::Contiguous) {
+    std::rotate(order.begin() + 1, order.begin() + 2, order.end());
+  }
+  const auto place = std::find(order.begin(), order.end(), dim);
+  for (auto d = order.begin(); d != place; ++d) outer *= sizes[*d];
+  for (auto d = place + 1; d != order.end(); ++d) inner *= sizes[*d];
+}
 
 at::Tensor quantized_cat(at::TensorList q, at::TensorList scales, at::TensorList zero_points,
                          int64_t dim, const at::Tensor& scale, const at::Tensor& zero_point) {

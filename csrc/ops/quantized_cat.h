@@ -22,6 +22,14 @@ struct QuantizedCatShape {
   at::MemoryFormat format;
 };
 
+/// The concatenated dimension among the others, in the order of memory: `outer` rows, whose entries
+/// are blocks of `inner` codes.
+struct ConcatRows {
+  int64_t outer = 1, inner = 1;
+
+  ConcatRows(at::IntArrayRef sizes, int64_t dim, at::MemoryFormat format);
+};
+
 /// Checks everything but the values of tensors; for the backends.
 QuantizedCatShape check_quantized_cat(at::TensorList q, at::TensorList scales,
                                       at::TensorList zero_points, int64_t dim,

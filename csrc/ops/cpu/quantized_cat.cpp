@@ -20,22 +20,6 @@ namespace {
 constexpr const char* kOp = "quantized_cat";
 constexpr int64_t kGrain = 1 << 15;
 
-/// Sizes in the order of memory, with the concatenated dimension's place among them.
-struct MemoryOrder {
-  int64_t outer = 1, inner = 1;
-
-  MemoryOrder(at::IntArrayRef sizes, int64_t dim, at::MemoryFormat format) {
-    c10::DimVector order;
-    for (const auto d : c10::irange(static_cast<int64_t>(sizes.size()))) order.push_back(d);
-    if (format != at::MemoryFormat::Contiguous) {
-      std::rotate(order.begin() + 1, order.begin() + 2, order.end());
-    }
-    const auto place = std::find(order.begin(), order.end(), dim);
-    for (auto d = order.begin(); d != place; ++d) outer *= sizes[*d];
-    for (auto d = place + 1; d != order.end(); ++d) inner *= sizes[*d];
-  }
-};
-
 /// An operand: rows of `width` codes, which go to `place` codes after the beginning of a row of the
 /// result.
 struct Operand {
@@ -81,7 +65,7 @@ at::Tensor quantized_cat_cpu(at::TensorList q, at::TensorList scales, at::Tensor
   const auto shape = check_quantized_cat(q, scales, zero_points, dim, scale, zero_point);
   const CodeGrid y = read_grid(kOp, "scale", scale, "zero_point", zero_point);
   const auto sizes = concrete(shape.sizes);
-  const MemoryOrder order(sizes, shape.dim, shape.format);
+  const ConcatRows order(sizes, shape.dim, shape.format);
   const int64_t stride = sizes[shape.dim] * order.inner;
   std::vector<Operand> operands;
   int64_t place = 0;

@@ -11,11 +11,13 @@
 #include "ops/cpu/kernels/average_pool.h"
 #include "ops/cpu/pool_layout.h"
 #include "ops/integer_checks.h"
+#include "ops/pool_windows.h"
 
 namespace horizon::ops {
 namespace {
 
 constexpr int64_t kGrain = 1 << 15;
+constexpr PoolDivisor kWindowSize{0, true};
 
 struct Grids {
   CodeGrid x, y;
@@ -37,18 +39,14 @@ struct Grids {
   }
 };
 
-/// Rows or columns [begin, end) of the image, and how many entries the window counts with padding.
-struct Range {
-  int64_t begin, end, padded;
-};
-
 /// The code of a centred sum too large for int32.
 uint8_t average_code(int64_t centred_sum, float multiplier, const cpu::OutputStage& stage) {
   return quant::to_code(static_cast<float>(centred_sum) * multiplier, stage.zero_point);
 }
 
 /// A row with windows of more than kMaxWindow pixels, perhaps.
-void average_large(const cpu::AverageRow& row, const std::vector<Range>& columns, uint8_t* output) {
+void average_large(const cpu::AverageRow& row, const std::vector<PoolRange>& columns,
+                   uint8_t* output) {
   for (const auto x : c10::irange(row.windows)) {
     for (const auto c : c10::irange(row.channels)) {
       int64_t sum = 0;
@@ -63,32 +61,9 @@ void average_large(const cpu::AverageRow& row, const std::vector<Range>& columns
   }
 }
 
-/// The windows along one axis of an adaptive pooling: each begins where its share of the input
-/// does, and they overlap where the sizes do not divide.
-struct AdaptiveAxis {
-  int64_t size, count;
-
-  Range operator()(int64_t i) const {
-    const int64_t begin = i * size / count;
-    const int64_t end = ((i + 1) * size + count - 1) / count;
-    return {begin, end, end - begin};
-  }
-};
-
-struct PoolingAxis {
-  int64_t size, count, kernel, stride, padding;
-
-  Range operator()(int64_t i) const {
-    const int64_t begin = i * stride - padding;
-    const int64_t end = std::min(begin + kernel, size + padding);
-    const int64_t inside = std::clamp<int64_t>(begin, 0, size);
-    return {inside, std::max(inside, std::min(end, size)), end - begin};
-  }
-};
-
 /// The windows along one axis.
 struct Windows {
-  std::vector<Range> ranges;
+  std::vector<PoolRange> ranges;
   std::vector<cpu::WindowRun> runs;
 
   template <typename Axis>
@@ -110,8 +85,8 @@ struct Windows {
   }
 
   bool is_like_previous(int64_t i) const {
-    const Range& a = ranges[i];
-    const Range& b = ranges[i - 1];
+    const PoolRange& a = ranges[i];
+    const PoolRange& b = ranges[i - 1];
     return a.padded == b.padded && a.end - a.begin == b.end - b.begin;
   }
 };
@@ -150,7 +125,7 @@ void average_windows(const uint8_t* q, int64_t images, int64_t channels, const A
   const int64_t out_width = x_axis.count * channels;
   const auto average = [&](int64_t row, const cpu::AverageScratch& scratch) {
     const int64_t y = row % y_axis.count;
-    const Range& range = rows.ranges[y];
+    const PoolRange& range = rows.ranges[y];
     cpu::AverageRow task{q + (row / y_axis.count * y_axis.size + range.begin) * width,
                          range.end - range.begin,
                          x_axis.size,
@@ -252,15 +227,8 @@ at::Tensor quantized_avg_pool2d_cpu(const at::Tensor& q, const at::Tensor& q_sca
     return PoolingAxis{q.size(i - 2), sizes[sizes.size() - 2 + i], shape.kernel[i], shape.stride[i],
                        shape.padding[i]};
   };
-  return pool(q, shape, axis(0), axis(1), grids, [&](const Range& rows, const Range& columns) {
-    if (divisor_override.has_value()) return *divisor_override;
-    if (count_include_pad) return rows.padded * columns.padded;
-    return std::max<int64_t>(1, (rows.end - rows.begin) * (columns.end - columns.begin));
-  });
-}
-
-int64_t window_size(const Range& rows, const Range& columns) {
-  return rows.padded * columns.padded;
+  return pool(q, shape, axis(0), axis(1), grids,
+              PoolDivisor{divisor_override.value_or(0), count_include_pad});
 }
 
 at::Tensor quantized_adaptive_avg_pool2d_cpu(const at::Tensor& q, const at::Tensor& q_scale,
@@ -271,7 +239,7 @@ at::Tensor quantized_adaptive_avg_pool2d_cpu(const at::Tensor& q, const at::Tens
       check_quantized_adaptive_avg_pool2d(q, q_scale, q_zero_point, output_size, scale, zero_point);
   const Grids grids("quantized_adaptive_avg_pool2d", q_scale, q_zero_point, scale, zero_point);
   return pool(q, shape, AdaptiveAxis{q.size(-2), output_size[0]},
-              AdaptiveAxis{q.size(-1), output_size[1]}, grids, window_size);
+              AdaptiveAxis{q.size(-1), output_size[1]}, grids, kWindowSize);
 }
 
 at::Tensor quantized_mean_cpu(const at::Tensor& q, const at::Tensor& q_scale,
@@ -290,7 +258,7 @@ at::Tensor quantized_mean_cpu(const at::Tensor& q, const at::Tensor& q_scale,
   if (over_pixels && result_format(q) == at::MemoryFormat::ChannelsLast) {
     const at::Tensor image = q.contiguous(at::MemoryFormat::ChannelsLast);
     average_windows(image.const_data_ptr<uint8_t>(), q.size(0), q.size(1),
-                    AdaptiveAxis{q.size(2), 1}, AdaptiveAxis{q.size(3), 1}, grids, window_size,
+                    AdaptiveAxis{q.size(2), 1}, AdaptiveAxis{q.size(3), 1}, grids, kWindowSize,
                     out.mutable_data_ptr<uint8_t>());
     return out;
   }

@@ -111,29 +111,13 @@ HORIZON_INLINE void max_taps(const uint8_t* from, int64_t step, int64_t taps, in
   }
 }
 
-/// The taps of a window inside the image: `first` is an entry of it, or `count` is 0.
-struct Taps {
-  int64_t first, count;
-};
-
-HORIZON_INLINE Taps taps_inside(const MaxPoolAxis& axis, int64_t window) {
-  const int64_t begin = window * axis.stride - axis.padding;
-  const int64_t skipped = begin < 0 ? (axis.dilation - 1 - begin) / axis.dilation : 0;
-  const int64_t first = begin + skipped * axis.dilation;
-  if (first >= axis.size) return {0, 0};
-  const int64_t fitting = (axis.size - 1 - first) / axis.dilation + 1;
-  const int64_t left = axis.kernel - skipped;
-  const int64_t count = left < fitting ? left : fitting;
-  return {first, count > 0 ? count : 0};
-}
-
 /// The windows along x of a row [x size][channels].
 void max_columns(const uint8_t* row, const MaxPoolAxis& axis, int64_t channels, uint8_t* scratch,
                  uint8_t* output) {
   const int64_t step = axis.dilation * channels;
   const auto single = [&](int64_t begin, int64_t end) {
     for (int64_t x = begin; x < end; ++x) {
-      const Taps taps = taps_inside(axis, x);
+      const ops::PoolTaps taps = ops::taps_inside(axis, x);
       if (taps.count == 0) {
         std::memset(output + x * channels, 0, channels);
       } else {
@@ -175,7 +159,7 @@ void max_columns(const uint8_t* row, const MaxPoolAxis& axis, int64_t channels, 
 void max_row(const uint8_t* plane, const MaxPoolAxis& y_axis, const MaxPoolAxis& x_axis,
              int64_t channels, int64_t row, uint8_t* scratch, uint8_t* output) {
   const int64_t size = x_axis.size * channels;
-  const Taps taps = taps_inside(y_axis, row);
+  const ops::PoolTaps taps = ops::taps_inside(y_axis, row);
   if (taps.count == 0) {
     std::memset(output, 0, x_axis.count * channels);
     return;

@@ -3,16 +3,11 @@
 #include <cstdint>
 
 #include "ops/cpu/dispatch.h"
+#include "ops/pool_windows.h"
 
 namespace horizon::cpu {
 
-/// The windows along one axis: window i takes the entries at i * stride - padding + t * dilation,
-/// t < kernel, that lie inside the image.
-struct MaxPoolAxis {
-  int64_t size;   ///< of the image
-  int64_t count;  ///< of the windows
-  int64_t kernel, stride, padding, dilation;
-};
+using ops::MaxPoolAxis;
 
 struct MaxPoolKernels {
   /// The largest codes of the windows in one row of the result. `plane`: [y size][x size][channels]
