@@ -1,4 +1,4 @@
-#include <c10/cuda/CUDAGuard.h>
+#include <ATen/DeviceGuard.h>
 #include <torch/library.h>
 
 #include "ops/cuda/fused_backward.h"
@@ -9,7 +9,7 @@ namespace {
 
 void fused_backward_cuda(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   const FusedBackwardArgs args = pop_fused_backward(*stack);
-  const c10::cuda::CUDAGuard guard(args.grad.device());
+  const at::OptionalDeviceGuard guard(at::device_of(args.grad));
   push_results(*stack, cuda::fused_backward(args, cuda::DeviceRunner()));
 }
 

@@ -1,5 +1,4 @@
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
+#include <ATen/DeviceGuard.h>
 #include <torch/library.h>
 
 #include "ops/cuda/fused_forward.h"
@@ -11,7 +10,7 @@ namespace {
 using torch::jit::Stack;
 
 FusedForward forward(const FusedArgs& args, const FusedPlan& plan) {
-  const c10::cuda::CUDAGuard guard(args.input.device());
+  const at::OptionalDeviceGuard guard(at::device_of(args.input));
   return cuda::fused_forward(args, plan, cuda::DeviceRunner());
 }
 
