@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import pytest
 import torch
@@ -23,7 +24,23 @@ OPTIONS = {
     "skip the first": {"skip_conv_layers": [0]},
 }
 each_script = pytest.mark.parametrize(("name", "how"), SCRIPTS, ids=lambda v: v)
-each_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+each_option = pytest.mark.parametrize("options", OPTIONS)
+
+
+@cache
+def partitioned(name: str, how: str, options: str = "default") -> torch.jit.ScriptModule:
+    """Shared by the tests, none of which changes it."""
+    return jit.partition(load(name, how), **OPTIONS[options])
+
+
+@cache
+def unannotated(name: str, how: str) -> str:
+    """The prepared graph: without convolutions to quantize nothing is annotated."""
+    script = load(name, how)
+    count = len(convolutions(partitioned(name, how).graph))
+    prepared = jit.partition(script, skip_conv_layers=range(count))
+    assert not hints(prepared.graph)
+    return text(prepared.graph)
 
 
 def nodes_of(block) -> list[torch.Node]:
@@ -65,7 +82,7 @@ def convolutions(graph: torch.Graph) -> list[torch.Node]:
 @each_script
 @each_option
 def test_the_data_of_every_quantized_convolution_is_a_pair(name, how, options):
-    made = jit.partition(load(name, how), **options)
+    made = partitioned(name, how, options)
     rows = jit.report(made).convolutions
     nodes = convolutions(made.graph)
     assert [row.number for row in rows] == list(range(len(nodes)))
@@ -77,7 +94,7 @@ def test_the_data_of_every_quantized_convolution_is_a_pair(name, how, options):
 @each_script
 @each_option
 def test_annotations_come_in_pairs_and_a_value_has_at_most_one(name, how, options):
-    made = jit.partition(load(name, how), **options)
+    made = partitioned(name, how, options)
     for hint in hints(made.graph):
         assert [use.user.kind() for use in hint.output().uses()] == ["annotation::stop_fusion"]
     for stop in stops(made.graph):
@@ -110,20 +127,15 @@ def test_every_path_between_two_anchors_crosses_a_stop_fusion(name, how):
 @each_script
 @each_option
 def test_stripping_gives_back_the_prepared_graph(name, how, options):
-    # Without convolutions to quantize nothing is annotated: what is left is the preparation.
-    script = load(name, how)
-    count = len(convolutions(jit.partition(script).graph))
-    prepared = jit.partition(script, skip_conv_layers=range(count))
-    assert not hints(prepared.graph)
-    made = jit.partition(script, **options)
-    assert text(jit.strip(made.graph)) == text(prepared.graph)
-    assert text(jit.strip(made).graph) == text(prepared.graph)
+    made = partitioned(name, how, options)
+    assert text(jit.strip(made.graph)) == unannotated(name, how)
+    assert text(jit.strip(made).graph) == unannotated(name, how)
 
 
 @each_script
 def test_outputs_are_those_of_the_prepared_graph_to_the_bit(name, how):
     script, x = load(name, how), example(name)
-    made = jit.partition(script)
+    made = partitioned(name, how)
     expected = run(jit.strip(made), x)
     assert hints(made.graph)
     for _ in range(3):  # the executor optimizes after the first run
@@ -136,15 +148,15 @@ def test_outputs_are_those_of_the_prepared_graph_to_the_bit(name, how):
 @each_script
 @each_option
 def test_a_second_partition_changes_nothing(name, how, options):
-    once = jit.partition(load(name, how), **options)
-    twice = jit.partition(once, **options)
+    once = partitioned(name, how, options)
+    twice = jit.partition(once, **OPTIONS[options])
     assert text(twice.graph) == text(once.graph)
     assert jit.report(twice) == jit.report(once)
 
 
 @each_script
 def test_files_keep_pairs_and_report(name, how, tmp_path):
-    made = jit.partition(load(name, how))
+    made = partitioned(name, how)
     jit.save(made, tmp_path / "net.pt")
     back = jit.load(tmp_path / "net.pt")
     assert jit.dump(back).count("cast_hint") == jit.dump(made).count("cast_hint")
@@ -155,6 +167,6 @@ def test_files_keep_pairs_and_report(name, how, tmp_path):
 
 @each_script
 def test_graphs_lint_and_copies_do(name, how):
-    made = jit.partition(load(name, how))
+    made = partitioned(name, how)
     torch._C._jit_pass_lint(made.graph)
     torch._C._jit_pass_lint(made.graph.copy())
