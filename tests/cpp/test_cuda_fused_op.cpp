@@ -35,6 +35,9 @@ struct Case {
   bool grid = false;  ///< the input lies on one
   int64_t batch = 3;
   int64_t groups = 1;
+  bool bare = false;        ///< no gamma, beta, bias and running statistics
+  bool cumulative = false;  ///< momentum is 1 / batches
+  bool unbatched = false;   ///< an image without the batch dimension
 };
 
 std::string text(const Case& c) {
@@ -77,6 +80,7 @@ ops::FusedArgs arguments(const Case& c) {
                           : at::randn({c.channels, inputs / c.groups, 3, 3}, options);
     a.padding = {1, 1};
     if (transposed) a.stride = {2, 2};
+    if (c.unbatched) a.input = a.input.select(0, 0).contiguous();
     if (c.channels_last) a.input = a.input.contiguous(at::MemoryFormat::ChannelsLast);
   }
   if (c.grid) {
@@ -85,15 +89,18 @@ ops::FusedArgs arguments(const Case& c) {
     const auto zero = a.input_zero_point->item<int32_t>();
     a.input = ((a.input / 0.03).round().clamp(-zero, 255 - zero) * 0.03F).to(c.type);
   }
-  a.bias = at::randn({c.channels}, options);
+  if (!c.bare) a.bias = at::randn({c.channels}, options);
   if (c.norm != Norm::kNone) {
     a.batch_norm = true;
     a.batch_stats = c.norm == Norm::kBatch;
-    a.bn_weight = at::randn({c.channels}, options);
-    a.bn_bias = at::randn({c.channels}, options);
-    a.running_mean = at::randn({c.channels}, options);
-    a.running_var = at::rand({c.channels}, options).add_(0.5);
-    a.num_batches_tracked = number(4, at::kLong);
+    if (c.cumulative) a.momentum = std::nullopt;
+    if (!c.bare) {
+      a.bn_weight = at::randn({c.channels}, options);
+      a.bn_bias = at::randn({c.channels}, options);
+      a.running_mean = at::randn({c.channels}, options);
+      a.running_var = at::rand({c.channels}, options).add_(0.5);
+      a.num_batches_tracked = number(4, at::kLong);
+    }
   }
   std::vector<int64_t> z;
   for (const auto& size : ops::fused_z_sizes(ops::fused_convolution(a))) {
@@ -172,9 +179,10 @@ at::Tensor integer_z(const ops::FusedArgs& a, bool channels_last) {
   const at::Tensor scales = ops::weight_scale(a.weight, a.base, a.groups);
   const at::Tensor weights = ops::quantize_weight(a.weight, scales, a.base, a.groups);
   const at::Tensor ones = at::ones({scales.numel()}, at::kDouble);
+  const at::Tensor bias = a.bias.has_value() ? a.bias->to(at::kDouble) : at::zeros_like(ones);
   return ops::quantized_conv(codes, *a.input_scale, *a.input_zero_point, weights, scales, ones,
-                             a.bias->to(at::kDouble), {}, {}, {}, {}, {}, a.base, a.stride,
-                             a.padding, a.dilation, a.output_padding, a.groups, 0);
+                             bias, {}, {}, {}, {}, {}, a.base, a.stride, a.padding, a.dilation,
+                             a.output_padding, a.groups, 0);
 }
 
 /// Bytes of a mask that stand for elements: a short last row is padded to the length of the others.
@@ -257,6 +265,7 @@ void check_backward(const Case& c) {
   for (const unsigned needs : {0x3fU, 0x3cU, 0x04U, 0x18U, 0x20U, 0x03U}) {
     INFO("needs " << needs);
     for (size_t i = 0; i < 6; ++i) b.needs[i] = ((needs >> i) & 1U) != 0;
+    if (c.bare) b.needs[2] = b.needs[3] = b.needs[4] = false;
     if (!args.batch_norm) b.needs[3] = b.needs[4] = false;
     if (!args.skip.has_value()) b.needs[5] = false;
     if (!b.mask.has_value()) b.needs[5] = false;
@@ -344,6 +353,25 @@ std::vector<Case> cases() {
       c.skip = Skip::kSame;
       all.push_back(c);
     }
+  }
+  for (const bool grid : {false, true}) {
+    for (const bool last : {false, true}) {
+      Case c;
+      c.grid = grid;
+      c.channels_last = last;
+      c.bare = true;
+      all.push_back(c);
+      c.bare = false;
+      c.cumulative = true;
+      all.push_back(c);
+    }
+    Case c;
+    c.grid = grid;
+    c.norm = Norm::kNone;
+    c.unbatched = true;
+    all.push_back(c);
+    c.skip = Skip::kRow;
+    all.push_back(c);
   }
   return all;
 }

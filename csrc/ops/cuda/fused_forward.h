@@ -43,7 +43,8 @@ class ForwardPass {
     result_.z = vector<S>(0, input);
     result_.mask = result_.codes = vector<uint8_t>(0, input);
     result_.moments = vector<T>(0, input);
-    const bool on_codes = computes_on_codes();
+    const bool wants_z = !args_.integer || plan_.save_z || plan_.save_mask || plan_.save_moments;
+    const bool on_codes = wants_z && computes_on_codes();
     if (plan_.save_codes || on_codes) encode_input();
     if (args_.integer) {
       finish_range(nullptr, nullptr, 0);
@@ -54,7 +55,7 @@ class ForwardPass {
       }
       result_.output = fused_integer(args_, plan_.channels_last, scale, zero_point);
     }
-    if (!args_.integer || plan_.save_z || plan_.save_mask || plan_.save_moments) {
+    if (wants_z) {
       const at::Tensor z = on_codes ? convolve_codes() : convolve_floats();
       if (plan_.save_z) result_.z = z;
       if (args_.batch_stats) check_more_than_one(z);
