@@ -107,7 +107,9 @@ set(HORIZON_OP_SOURCES
 set(HORIZON_CUDA_SOURCES
     csrc/ops/cuda/convolution.cpp
     csrc/ops/cuda/fused_backward.cu
-    csrc/ops/cuda/fused_forward.cu)
+    csrc/ops/cuda/fused_forward.cu
+    csrc/ops/cuda/quantized_maps.cu
+    csrc/ops/cuda/quantized_pools.cu)
 set(HORIZON_CUDNN_SOURCES)
 set(HORIZON_NO_CUDA_SOURCES csrc/ops/no_cuda.cpp)
 
