@@ -10,13 +10,14 @@ PYTEST_ARGS ?=
 PY := $(VENV)/bin/python
 
 .NOTPARALLEL:
-.PHONY: help setup build test test-cpp test-python run-cpp run-python demo bench lint format asan clean
+.PHONY: help setup build test test-cpp test-python run-cpp run-python demo bench device-check lint format asan clean
 
 help:
 	@echo "make demo      train, quantize and run the example, from Python and from C++ (DEMO_ARGS=...)"
 	@echo "make bench     speed next to float and to others, as tables and JSON (BENCH_ARGS=...)"
 	@echo "make test      the C++ tests, then the Python tests (PYTEST_ARGS=...)"
 	@echo "make build     the library, in place: $(PY) imports it from here"
+	@echo "make device-check  build, test and measure on a machine with a GPU (tools/device_check.sh)"
 	@echo "make lint      formatting, style and types; make format repairs the formatting"
 	@echo "make asan      the C++ tests under the address and undefined-behaviour sanitizers"
 	@echo "make clean     remove what was built; the environment $(VENV) stays"
@@ -52,6 +53,10 @@ demo: build
 bench: build
 	@for name in overhead kernels inference training training_kernels fuse; do \
 	  $(PY) benchmarks/$$name.py --json out/bench/$$name.json $(BENCH_ARGS) || exit 1; done
+
+# Without the environment: the Python that runs, and what it has.
+device-check:
+	@bash tools/device_check.sh
 
 lint: setup
 	@bash tools/lint.sh "$(VENV)"
