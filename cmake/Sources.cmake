@@ -11,7 +11,6 @@ set(HORIZON_KERNEL_SOURCES
     csrc/ops/cpu/kernels/fused_backward.cpp
     csrc/ops/cpu/kernels/gemm.cpp
     csrc/ops/cpu/kernels/gemm_vnni.cpp
-    csrc/ops/cpu/kernels/gemm_amx.cpp
     csrc/ops/cpu/kernels/conv_amx.cpp
     csrc/ops/cpu/kernels/depthwise.cpp
     csrc/ops/cpu/kernels/depthwise_vnni.cpp
@@ -174,6 +173,7 @@ set(HORIZON_BINDING_SOURCES
 set(HORIZON_TEST_SOURCES
     tests/cpp/main.cpp
     tests/cpp/test_code_kernels.cpp
+    tests/cpp/test_conv_tiles.cpp
     tests/cpp/test_cuda_fused_kernels.cpp
     tests/cpp/test_cuda_fused_op.cpp
     tests/cpp/test_cuda_quantized_maps.cpp

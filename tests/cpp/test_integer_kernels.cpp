@@ -51,7 +51,6 @@ std::vector<Named<GemmKernels>> gemm_tables() {
   if (has_avx512() && __builtin_cpu_supports("avx512vnni") != 0) {
     tables.push_back({"vnni", &avx512::gemm_vnni_kernels()});
   }
-  if (has_amx()) tables.push_back({"amx", &avx512::gemm_amx_kernels()});
 #endif
   return tables;
 }

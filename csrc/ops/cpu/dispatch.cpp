@@ -10,6 +10,7 @@
 #include "ops/cpu/kernels/lookup.h"
 #include "ops/cpu/kernels/max_pool.h"
 #include "ops/cpu/kernels/observe.h"
+#include "ops/cpu/kernels/transpose.h"
 
 namespace horizon::cpu {
 HORIZON_DEFINE_SELECTOR(AveragePoolKernels, average_pool_kernels);
@@ -22,10 +23,10 @@ HORIZON_DEFINE_SELECTOR(GemmKernels, gemm_kernels);
 HORIZON_DEFINE_SELECTOR(LookupKernels, lookup_kernels);
 HORIZON_DEFINE_SELECTOR(MaxPoolKernels, max_pool_kernels);
 HORIZON_DEFINE_SELECTOR(ObserveKernels, observe_kernels);
+HORIZON_DEFINE_SELECTOR(TransposeKernels, transpose_kernels);
 
 const GemmKernels& best_gemm_kernels() {
 #if defined(HORIZON_HAVE_AVX512)
-  if (has_amx()) return avx512::gemm_amx_kernels();
   if (has_vnni()) return avx512::gemm_vnni_kernels();
 #endif
   return gemm_kernels();

@@ -144,8 +144,7 @@ void run_tasks(const Product& m, const Tiling& tiling, int64_t begin, int64_t en
     const int64_t group = task / (tiling.row_blocks * tiling.column_tasks);
     const int64_t rows = std::min(tiling.rows, m.total - first);
     const uint8_t* codes = m.p.input + first * m.p.in_channels;
-    // A kernel reads whole steps of rows, which end inside the buffer, but not inside the image.
-    if (!m.direct || (m.kernels.whole_tiles && rows % m.kernels.row_tile != 0)) {
+    if (!m.direct) {
       geometry.first_channel = group * geometry.group_channels;
       m.kernels.gather(geometry, first, rows, buffers.codes);
       codes = buffers.codes;

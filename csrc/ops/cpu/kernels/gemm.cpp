@@ -135,7 +135,6 @@ const GemmKernels& gemm_kernels() {
   static const GemmKernels table{.name = kName,
                                  .element_size = sizeof(int16_t),
                                  .row_tile = kWideRows,
-                                 .whole_tiles = false,
                                  .row_chunk = 48,
                                  .panel = kPanel,
                                  .tile_bytes = 256 * 1024,

@@ -35,12 +35,11 @@ inline constexpr int64_t kGatherSlack = 64;
 /// [n / 16][depth / 4][16][4] int8 (ops/conv_weights.h), and may be read kPackedSlack bytes beyond.
 struct GemmKernels {
   const char* name;
-  int64_t element_size;  ///< bytes of an entry of A: 1 for q, 2 for q - z
-  int64_t row_tile;      ///< rows that are multiplied at once
-  bool whole_tiles;      ///< rows of A are read, and rows of C written, up to a multiple of it
-  int64_t row_chunk;     ///< rows of C that stay in the first cache
-  int64_t panel;         ///< blocks of 16 columns that are multiplied at once
-  int64_t tile_bytes;    ///< of A at a time
+  int64_t element_size;        ///< bytes of an entry of A: 1 for q, 2 for q - z
+  int64_t row_tile;            ///< rows that are multiplied at once
+  int64_t row_chunk;           ///< rows of C that stay in the first cache
+  int64_t panel;               ///< blocks of 16 columns that are multiplied at once
+  int64_t tile_bytes;          ///< of A at a time
   int64_t products_per_cycle;  ///< roughly
 
   /// Entries of a row of A for rows of `depth` weights, a multiple of four.
@@ -68,12 +67,10 @@ HORIZON_DECLARE_KERNELS(GemmKernels, gemm_kernels);
 namespace avx512 {
 /// Products of four u8 x s8 (vpdpbusd). Only where has_vnni().
 const GemmKernels& gemm_vnni_kernels();
-/// Products of tiles of 16 x 64 u8 and 64 x 16 s8 (tdpbusd). Only where has_amx().
-const GemmKernels& gemm_amx_kernels();
 }  // namespace avx512
 
-/// gemm_amx_kernels() where has_amx(), gemm_vnni_kernels() where has_vnni(), gemm_kernels()
-/// otherwise.
+/// gemm_vnni_kernels() where has_vnni(), gemm_kernels() otherwise. Where has_amx(), convolutions go
+/// through conv_tiles (conv_amx.h).
 const GemmKernels& best_gemm_kernels();
 
 }  // namespace horizon::cpu

@@ -94,7 +94,6 @@ const GemmKernels& gemm_vnni_kernels() {
   static const GemmKernels table{.name = "vnni",
                                  .element_size = sizeof(uint8_t),
                                  .row_tile = 12,
-                                 .whole_tiles = false,
                                  .row_chunk = 48,
                                  .panel = 4,
                                  .tile_bytes = 256 * 1024,
