@@ -38,6 +38,7 @@ struct FusedValue {
 };
 
 inline constexpr uint32_t kElementThreads = 256;
+static_assert(kElementThreads == BlockExtremes<float>::kThreads);
 
 /// Blocks of a pass over `count` pieces; a thread takes several where the grid ends.
 inline Grid piece_grid(int64_t count, int64_t most = 0x7fffffff) {
@@ -50,11 +51,8 @@ template <typename Z, typename S, typename T>
 struct FusedExtremes {
   static constexpr uint32_t kThreads = kElementThreads;
   static constexpr int kPhases = 3;
-  static constexpr uint32_t kHeads = 16;
   static constexpr int64_t kBlocks = 1024;
-  struct Shared {
-    T lo[kThreads], hi[kThreads];
-  };
+  using Shared = BlockExtremes<T>;
   using State = Nothing;
 
   FusedValue<Z, S, T> value;
@@ -77,22 +75,13 @@ struct FusedExtremes {
           high = higher_of(high, y);
         }
       }
-      shared.lo[t.index] = low;
-      shared.hi[t.index] = high;
+      shared.put(t.index, low, high);
     } else if (phase == 1) {
-      if (t.index < kHeads) merge(shared, t.index, kThreads, kHeads);
+      shared.merge_threads(t.index);
     } else if (t.index == 0) {
-      merge(shared, 0, kHeads, 1);
+      shared.merge_heads();
       lo[t.block.x] = shared.lo[0];
       hi[t.block.x] = shared.hi[0];
-    }
-  }
-
- private:
-  static HORIZON_HD void merge(Shared& shared, uint32_t at, uint32_t until, uint32_t step) {
-    for (uint32_t i = at + step; i < until; i += step) {
-      shared.lo[at] = lower_of(shared.lo[at], shared.lo[i]);
-      shared.hi[at] = higher_of(shared.hi[at], shared.hi[i]);
     }
   }
 };

@@ -14,16 +14,42 @@ struct DeviceGrid {
   T scale, inv_scale, zero_point, lo, hi;
 };
 
+/// The extremes that the threads of a block found, merged over three phases.
+template <typename T>
+struct BlockExtremes {
+  static constexpr uint32_t kThreads = 256;
+  static constexpr uint32_t kHeads = 16;
+
+  T lo[kThreads], hi[kThreads];
+
+  /// Of one thread.
+  HORIZON_HD void put(uint32_t index, T low, T high) {
+    lo[index] = low;
+    hi[index] = high;
+  }
+  /// By the first kHeads threads, in the next phase.
+  HORIZON_HD void merge_threads(uint32_t index) {
+    if (index < kHeads) merge(index, kThreads, kHeads);
+  }
+  /// By the first thread, in the last phase; entry 0 is the result.
+  HORIZON_HD void merge_heads() { merge(0, kHeads, 1); }
+
+ private:
+  HORIZON_HD void merge(uint32_t at, uint32_t until, uint32_t step) {
+    for (uint32_t i = at + step; i < until; i += step) {
+      lo[at] = lower_of(lo[at], lo[i]);
+      hi[at] = higher_of(hi[at], hi[i]);
+    }
+  }
+};
+
 /// The end of a group's statistics, on one block: extremes move the range, the range gives the
 /// grid. Extremes that are not finite change nothing.
 template <typename T>
 struct FinishRange {
-  static constexpr uint32_t kThreads = 256;
+  static constexpr uint32_t kThreads = BlockExtremes<T>::kThreads;
   static constexpr int kPhases = 3;
-  static constexpr uint32_t kHeads = 16;
-  struct Shared {
-    T lo[kThreads], hi[kThreads];
-  };
+  using Shared = BlockExtremes<T>;
   using State = Nothing;
 
   const T* lo = nullptr;  ///< [count]
@@ -45,24 +71,16 @@ struct FinishRange {
         low = lower_of(low, lo[i]);
         high = higher_of(high, hi[i]);
       }
-      shared.lo[t.index] = low;
-      shared.hi[t.index] = high;
+      shared.put(t.index, low, high);
     } else if (phase == 1) {
-      if (t.index < kHeads) merge(shared, t.index, kThreads, kHeads);
+      shared.merge_threads(t.index);
     } else if (t.index == 0) {
-      merge(shared, 0, kHeads, 1);
+      shared.merge_heads();
       end(static_cast<float>(shared.lo[0]), static_cast<float>(shared.hi[0]));
     }
   }
 
  private:
-  static HORIZON_HD void merge(Shared& shared, uint32_t at, uint32_t until, uint32_t step) {
-    for (uint32_t i = at + step; i < until; i += step) {
-      shared.lo[at] = lower_of(shared.lo[at], shared.lo[i]);
-      shared.hi[at] = higher_of(shared.hi[at], shared.hi[i]);
-    }
-  }
-
   HORIZON_HD void end(float low, float high) const {
     if (tracked != nullptr) ++*tracked;
     if (state.scale == nullptr) return;
