@@ -163,6 +163,8 @@ set(HORIZON_JIT_SOURCES
     csrc/jit/extract.cpp
     csrc/jit/lower_grids.cpp
     csrc/jit/lower_match.cpp
+    csrc/jit/lower_single.cpp
+    csrc/jit/lower_weights.cpp
     csrc/jit/lower.cpp)
 
 set(HORIZON_BINDING_SOURCES

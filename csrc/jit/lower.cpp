@@ -6,11 +6,15 @@
 #include <torch/csrc/jit/ir/ir.h>
 #include <torch/csrc/jit/passes/dead_code_elimination.h>
 
+#include <algorithm>
+#include <string_view>
 #include <unordered_map>
 
 #include "jit/groups.h"
 #include "jit/lower_grids.h"
 #include "jit/lower_match.h"
+#include "jit/lower_single.h"
+#include "jit/lower_weights.h"
 #include "jit/pairs.h"
 #include "jit/partition.h"
 #include "jit/record.h"
@@ -63,9 +67,18 @@ class Lowering {
   }
 
   void run() {
-    for (const Group& group : groups_) {
-      const auto matched = match_integer_group(group, module_);
-      if (matched && has_grids(*matched)) replace(group, *matched);
+    std::unordered_map<const Node*, const Group*> heads;
+    for (const Group& group : groups_) heads.emplace(group.nodes.front(), &group);
+    // In order: what comes later finds the codes of what it reads.
+    for (Node* node : all_nodes(graph_)) {
+      const auto head = heads.find(node);
+      if (head == heads.end()) {
+        const auto single = match_single_op(node, module_);
+        if (single && has_grids(*single)) replace(*single);
+        continue;
+      }
+      const auto matched = match_integer_group(*head->second, module_);
+      if (matched && has_grids(*matched)) replace(*head->second, *matched);
     }
     for (Node* hint : hints_) {
       Value* pair = hint->output()->uses()[0].user->output();
@@ -135,14 +148,21 @@ class Lowering {
     inputs.push_back(graph_.insertConstant(c10::IValue()));
   }
 
-  Value* insert_convolution(const IntegerGroup& group) {
+  // A prepared model's weights are quantized in each forward, whatever they hold.
+  static WeightCodes weight_codes_of(const IntegerGroup& group) {
+    if (!group.trained) return weight_codes(group.weight, group.base, group.groups);
     const at::Tensor scale = ops::weight_scale(group.weight, group.base, group.groups);
-    const at::Tensor codes = ops::quantize_weight(group.weight, scale, group.base, group.groups);
+    return {scale, ops::quantize_weight(group.weight, scale, group.base, group.groups)};
+  }
+
+  Value* insert_convolution(const IntegerGroup& group) {
+    const auto [scale, codes] = weight_codes_of(group);
     const auto [factor, offset] =
         ops::fold_batch_norm(given(group.bias), given(group.gamma), given(group.beta),
                              given(group.mean), given(group.var), group.eps, scale.size(0));
     std::vector<Value*> inputs;
     append_codes(inputs, source_of(group.operands[0]));
+    if (group.one_dimensional) inputs[0] = insert_with_axis("unsqueeze", inputs[0]);
     for (const at::Tensor& tensor : {codes, scale, factor, offset}) {
       inputs.push_back(graph_.insertConstant(tensor));
     }
@@ -179,6 +199,19 @@ class Lowering {
     return raw || grids_.count(group.result) != 0;
   }
 
+  // A single operator reads codes where all its operands have grids.
+  bool has_grids(const SingleOp& single) const {
+    const auto has = [&](const Value* value) { return grids_.count(value) != 0; };
+    for (const Value* operand : single.operands) {
+      if (!has(source_of(operand))) return false;
+    }
+    if (!has(single.result)) return false;
+    if (single.name != nullptr) return true;
+    const ValueGrid &from = grids_.at(source_of(single.operands[0])),
+                    &to = grids_.at(single.result);
+    return from.scale == to.scale && from.zero_point == to.zero_point;
+  }
+
   // A fused group hands its grid on.
   void replace_grid_results(Node* head, const IntegerGroup& group) {
     if (head->outputs().size() < 3 || grids_.count(group.result) == 0) return;
@@ -196,18 +229,80 @@ class Lowering {
     for (Node* pool : group.pools) {
       std::vector<Value*> inputs(pool->inputs().begin(), pool->inputs().end());
       inputs[0] = result;
+      if (group.one_dimensional) {
+        const PoolWindow window = *window_of(pool);
+        std::size_t place = 1;
+        for (const auto& list :
+             {window.kernel_size, window.stride, window.padding, window.dilation}) {
+          inputs[place++] = graph_.insertConstant(list);
+        }
+      }
       result = insert("quantized_max_pool2d", inputs);
     }
+    if (group.one_dimensional) result = insert_with_axis("squeeze", result);
     replace_grid_results(whole.nodes.front(), group);
     if (whole.nodes.front()->kind() == op("fused")) replaced_.push_back(whole.nodes.front());
     if (grids_.count(group.result) != 0) {
       codes_[group.result] = result;
-      for (const torch::jit::Use& use : std::vector<torch::jit::Use>(group.result->uses())) {
-        if (reads_shape(use.user)) use.user->replaceInput(use.offset, result);
-      }
+      hand_shape_on(group.result, result);
     } else {
       group.result->replaceAllUsesWith(result);
     }
+  }
+
+  static void hand_shape_on(Value* value, Value* codes) {
+    for (const torch::jit::Use& use : std::vector<torch::jit::Use>(value->uses())) {
+      if (reads_shape(use.user)) use.user->replaceInput(use.offset, codes);
+    }
+  }
+
+  // The axis of height one of a convolution over a line.
+  Value* insert_with_axis(const char* name, Value* codes) {
+    Node* node = graph_.create(c10::Symbol::aten(name), {codes, graph_.insertConstant(-2)});
+    return graph_.insertNode(node)->output();
+  }
+
+  // Each operator behind its float form, so that the size of a value is read where it was.
+  void replace(const SingleOp& single) {
+    torch::jit::WithInsertPoint here(single.node->next());
+    Value* codes = nullptr;
+    if (single.name == nullptr) {
+      codes = codes_of(source_of(single.operands[0]));
+    } else {
+      std::vector<Value*> inputs = operands_of(single);
+      inputs.insert(inputs.end(), single.rest.begin(), single.rest.end());
+      append_grid(inputs, single.result);
+      codes = insert(single.name, inputs);
+      codes->node()->setScope(single.node->scope());
+      hand_shape_on(single.node->output(), codes);
+    }
+    for (Node* move : single.moves) {
+      if (std::find(single.passed.begin(), single.passed.end(), move) == single.passed.end()) {
+        graph_.setInsertPoint(move->next());
+        std::vector<Value*> inputs(move->inputs().begin(), move->inputs().end());
+        inputs[0] = codes;
+        Node* moved = graph_.create(move->kind(), inputs);
+        moved->setScope(move->scope());
+        codes = graph_.insertNode(moved)->output();
+      }
+      hand_shape_on(move->output(), codes);
+    }
+    codes_[single.result] = codes;
+  }
+
+  std::vector<Value*> operands_of(const SingleOp& single) {
+    std::vector<Value*> inputs;
+    for (const Value* operand : single.operands) append_codes(inputs, source_of(operand));
+    if (std::string_view(single.name) != "quantized_cat") return inputs;
+    constexpr std::size_t kFields = 3;
+    std::vector<Value*> lists;
+    for (std::size_t field = 0; field < kFields; ++field) {
+      std::vector<Value*> items;
+      for (std::size_t i = field; i < inputs.size(); i += kFields) items.push_back(inputs[i]);
+      lists.push_back(
+          graph_.insertNode(graph_.createList(c10::TensorType::get(), items))->output());
+    }
+    return lists;
   }
 
   const Module& module_;

@@ -38,10 +38,11 @@ torch::jit::Module add_observers(const torch::jit::Module& module, int64_t prese
 
 /// A copy of a partitioned module in which groups run on codes.
 ///
-/// `grids`: one for each pair, in graph order; kFloat leaves a value without one. Groups of conv2d,
-/// conv_transpose2d, linear, add and mul (then batch norm, relu, relu6, max_pool2d) with constant
-/// weights become integer operators; other groups run in float on the values of the grids. Groups
-/// of a prepared module (horizon::fused) become exactly what they compute in eval mode.
+/// `grids`: one for each pair, in graph order; kFloat leaves a value without one. Groups of conv1d,
+/// conv2d, conv_transpose2d, linear, add and mul (then batch norm, relu, relu6, max pooling) with
+/// constant weights become integer operators, and so do average pools, means and cats between
+/// pairs; what else there is runs in float on the values of the grids. Groups of a prepared module
+/// (horizon::fused) become exactly what they compute in eval mode.
 torch::jit::Module lower(const torch::jit::Module& module, const std::vector<PairGrid>& grids);
 
 }  // namespace horizon::jit

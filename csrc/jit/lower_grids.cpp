@@ -41,14 +41,38 @@ PairGrid quantizer_grid(const Node* node, const Module& module) {
 }
 
 bool keeps_grid(const std::string& name) {
-  const OpSupport* support = find_op_support(name);
-  const bool moves = support != nullptr && support->keeps_grid && support->role == Role::kOther;
-  return moves || name == "aten::max_pool2d" || name == "aten::dropout" ||
+  return moves_elements(name) || name == "aten::max_pool1d" || name == "aten::max_pool2d" ||
+         name == "aten::dropout" || name == "aten::feature_dropout" ||
          name == "horizon::straight_through" || name == "annotation::cast_hint" ||
          name == "annotation::stop_fusion";
 }
 
+// A quantizer that is no part of ours: its own range of codes.
+PairGrid fake_quantize_grid(const Node* node, const Module& module) {
+  const auto low = number_now(node, "quant_min", module);
+  const auto high = number_now(node, "quant_max", module);
+  if (!low || !high || *high - *low > 255) return {};
+  return grid_of(node, module, *low);
+}
+
 }  // namespace
+
+bool moves_elements(const std::string& name) {
+  const OpSupport* support = find_op_support(name);
+  return support != nullptr && support->keeps_grid && support->role == Role::kOther;
+}
+
+bool is_fake_quantize(const std::string& name) {
+  return name == "aten::fake_quantize_per_tensor_affine" ||
+         name == "horizon::fake_quantize_per_tensor";
+}
+
+bool spans_all_codes(const Node* node, const Module& module) {
+  const auto low = number_now(node, "quant_min", module);
+  const auto high = number_now(node, "quant_max", module);
+  return low && high && *high - *low == 255 &&
+         fake_quantize_grid(node, module).kind == PairGrid::Kind::kFixed;
+}
 
 std::optional<c10::IValue> value_now(const Value* value, const Module& module) {
   if (const auto constant = torch::jit::toIValue(value)) return constant;
@@ -89,6 +113,7 @@ PairGrid known_grid(Value* value, const Module& module) {
       return handed_on ? quantizer_grid(scale->node(), module) : grid_of(node, module, 0.0);
     }
     if (value->offset() != 0) return {};
+    if (is_fake_quantize(name)) return fake_quantize_grid(node, module);
     if (name == "horizon::quantize_activation") return quantizer_grid(node, module);
     if (name != "horizon::fused") return {};
     const PairGrid grid = quantizer_grid(node, module);

@@ -32,24 +32,29 @@ std::optional<double> number(const Node* node, const char* name) {
   return std::nullopt;
 }
 
-bool read_ints(const Node* node, const char* name, std::vector<int64_t>& result) {
-  Value* value = named_input(node, name);
-  if (value == nullptr) return true;
+std::optional<std::vector<int64_t>> constant_list(const Value* value) {
   std::vector<int64_t> items;
   if (value->node()->kind() == c10::prim::ListConstruct) {
     for (const Value* item : value->node()->inputs()) {
       const auto one = torch::jit::constant_as<int64_t>(item);
-      if (!one) return false;
+      if (!one) return std::nullopt;
       items.push_back(*one);
     }
-  } else {
-    const auto given = torch::jit::toIValue(value);
-    if (!given || !given->isIntList()) return false;
-    items = given->toIntVector();
+    return items;
   }
-  if (items.size() == 1) items.push_back(items[0]);
-  if (items.size() != 2) return false;
-  result = std::move(items);
+  const auto given = torch::jit::toIValue(value);
+  if (!given || !given->isIntList()) return std::nullopt;
+  return given->toIntVector();
+}
+
+bool read_ints(const Node* node, const char* name, std::vector<int64_t>& result) {
+  const Value* value = named_input(node, name);
+  if (value == nullptr) return true;
+  auto items = constant_list(value);
+  if (!items) return false;
+  if (items->size() == 1) items->push_back(items->front());
+  if (items->size() != 2) return false;
+  result = *std::move(items);
   return true;
 }
 
@@ -79,19 +84,35 @@ bool read_padding(const Node* node, IntegerGroup& group) {
   return true;
 }
 
+std::optional<int64_t> base_of(const std::string& kind) {
+  if (kind == "conv1d" || kind == "conv2d") return 0;
+  if (kind == "conv_transpose2d") return 1;
+  return kind == "linear" ? std::optional<int64_t>(2) : std::nullopt;
+}
+
 bool match_convolution(const Node* node, const AnchorOp& op, IntegerGroup& group) {
-  group.base = op.kind == "conv2d" ? 0 : op.kind == "conv_transpose2d" ? 1 : 2;
-  const bool known = op.kind == "conv2d" || op.kind == "conv_transpose2d" || op.kind == "linear";
-  if (!known || op.skip.has_value()) return false;
+  const auto base = base_of(op.kind);
+  if (!base || op.skip.has_value()) return false;
+  group.base = *base;
+  group.one_dimensional = op.kind.ends_with("1d");
   if (!read_tensor(node, "weight", group.weight) || !group.weight.defined()) return false;
-  if (group.weight.dim() != (group.base == 2 ? 2 : 4)) return false;
+  const int64_t dimensions = group.base == 2 ? 2 : group.one_dimensional ? 3 : 4;
+  if (group.weight.dim() != dimensions) return false;
+  if (group.one_dimensional) group.weight = group.weight.unsqueeze(2);
   if (!read_tensor(node, "bias", group.bias)) return false;
   if (group.base == 2) return true;
   const auto groups = integer(node, "groups");
   if (!groups) return false;
   group.groups = *groups;
-  return read_ints(node, "stride", group.stride) && read_ints(node, "dilation", group.dilation) &&
-         read_ints(node, "output_padding", group.output_padding) && read_padding(node, group);
+  const bool known =
+      read_ints(node, "stride", group.stride) && read_ints(node, "dilation", group.dilation) &&
+      read_ints(node, "output_padding", group.output_padding) && read_padding(node, group);
+  if (group.one_dimensional) {
+    // A single entry was read for both axes.
+    group.stride[0] = group.dilation[0] = 1;
+    group.padding[0] = group.output_padding[0] = 0;
+  }
+  return known;
 }
 
 // A prepared model's group; its arguments are attributes of the module where freezing left them.
@@ -130,6 +151,7 @@ bool match_fused(const Node* node, const torch::jit::Module& module, IntegerGrou
   group.padding = lists[1].toIntVector();
   group.dilation = lists[2].toIntVector();
   group.output_padding = lists[3].toIntVector();
+  group.trained = true;
   if (now("batch_norm").toBool()) {
     group.gamma = tensor("bn_weight");
     group.beta = tensor("bn_bias");
@@ -166,6 +188,10 @@ bool match_batch_norm(const Node* node, IntegerGroup& group) {
                      group.activation == 0 && group.pools.empty();
   const auto eps = number(node, "eps");
   if (!first || !eps) return false;
+  // Of three dimensions the last one are a linear layer's channels, and the second a batch norm's;
+  // how many there are, a frozen graph does not say.
+  constexpr int64_t kLinear = 2;
+  if (group.base == kLinear) return false;
   group.eps = *eps;
   return read_tensor(node, "weight", group.gamma) && read_tensor(node, "bias", group.beta) &&
          read_tensor(node, "running_mean", group.mean) && group.mean.defined() &&
@@ -186,12 +212,18 @@ int64_t activation_of(const Node* node, const std::string& name) {
   return limit != nullptr && limit->mustBeNone() ? 1 : 0;
 }
 
-bool match_follower(Node* node, IntegerGroup& group) {
+bool match_follower(Node* node, const torch::jit::Module& module, IntegerGroup& group) {
   const std::string name = op_name(node);
   if (name == "aten::dropout" || name == "aten::feature_dropout") return true;
-  if (name == "aten::max_pool2d") {
+  if (name == (group.one_dimensional ? "aten::max_pool1d" : "aten::max_pool2d")) {
     group.pools.push_back(node);
-    return true;
+    return !group.one_dimensional || window_of(node).has_value();
+  }
+  // Behind its quantizer a group has codes, which nothing but a pooling passes on.
+  if (group.quantizes) return false;
+  if (is_fake_quantize(name)) {
+    group.quantizes = true;
+    return spans_all_codes(node, module);
   }
   if (name == "aten::batch_norm") return match_batch_norm(node, group);
   const int64_t activation = activation_of(node, name);
@@ -214,7 +246,7 @@ std::optional<IntegerGroup> match_integer_group(const Group& group,
     if (node->inputs().empty() || node->input(0) != data || node->outputs().size() != 1) {
       return std::nullopt;
     }
-    if (!match_follower(node, result)) return std::nullopt;
+    if (!match_follower(node, module, result)) return std::nullopt;
     data = node->output();
   }
   result.result = group.nodes.back()->output(0);
@@ -231,9 +263,25 @@ std::optional<IntegerGroup> match_integer_group(const Group& group,
   const bool raw = std::none_of(uses.begin(), uses.end(),
                                 [](const auto& use) { return is_cast_hint(use.user); });
   // Without a pair the result is float, which only a convolution gives.
-  const bool can_be_raw = result.head == IntegerGroup::Head::kConvolution && result.pools.empty();
+  const bool can_be_raw =
+      result.head == IntegerGroup::Head::kConvolution && result.pools.empty() && !result.quantizes;
   if (!closed && !(raw && can_be_raw)) return std::nullopt;
   return result;
+}
+
+std::optional<PoolWindow> window_of(const Node* node) {
+  PoolWindow window;
+  const bool known = read_ints(node, "kernel_size", window.kernel_size) &&
+                     read_ints(node, "padding", window.padding) &&
+                     read_ints(node, "dilation", window.dilation);
+  if (!known) return std::nullopt;
+  const auto stride = constant_list(named_input(node, "stride"));
+  if (!stride) return std::nullopt;
+  // An empty stride is the kernel's.
+  window.stride = stride->empty() ? window.kernel_size : std::vector<int64_t>(2, stride->front());
+  window.kernel_size[0] = window.stride[0] = window.dilation[0] = 1;
+  window.padding[0] = 0;
+  return window;
 }
 
 bool reads_shape(const Node* node) {
@@ -244,8 +292,8 @@ bool reads_shape(const Node* node) {
 Value* range_of(Value* value) {
   for (;;) {
     const std::string name = op_name(value->node());
-    const bool keeps =
-        name == "aten::max_pool2d" || name == "aten::dropout" || name == "aten::feature_dropout";
+    const bool keeps = name == "aten::max_pool1d" || name == "aten::max_pool2d" ||
+                       name == "aten::dropout" || name == "aten::feature_dropout";
     if (!keeps || is_stop_fusion(value->node()->input(0)->node())) return value;
     value = value->node()->input(0);
   }

@@ -31,13 +31,13 @@ def quantize(
 
     The ranges of all annotated values (running minimum and maximum) are observed while the module
     runs on every element of `calibration_inputs`: a tensor, or a tuple of arguments. Groups of
-    conv2d, conv_transpose2d, linear, add and mul with constant weights, followed by batch norm,
-    relu, relu6 and max pooling, become integer operators; whatever else lies between runs in float,
-    on values of the grids. A convolution whose result has no pair (`annotate_outputs=False`)
-    returns float.
+    conv1d, conv2d, conv_transpose2d, linear, add and mul with constant weights, followed by batch
+    norm, relu, relu6 and max pooling, become integer operators, and so do average pools, means and
+    cats between pairs; whatever else lies between runs in float, on values of the grids. A
+    convolution whose result has no pair (`annotate_outputs=False`) returns float.
 
     A prepared model's trace keeps the grids that its quantizers have, needs no calibration, and
-    becomes exactly what it computes in eval mode.
+    becomes exactly what it computes in eval mode. Fake-quantize operators keep theirs, too.
 
     Pairs of "int8" take the grid of the "horizon" preset, those of "uint8" that of "x86"
     (docs/numerics.md). The module must be on the CPU.

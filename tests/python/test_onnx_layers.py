@@ -82,6 +82,7 @@ LAYERS = {
     "silu": nn.SiLU,
     "softplus": nn.Softplus,
     "prelu": nn.PReLU,
+    "prelu, a slope for each channel": lambda: nn.PReLU(4),
     "nearest": lambda: nn.Upsample(scale_factor=2),
     "nearest, uneven": lambda: nn.Upsample(size=(10, 13)),
     "bilinear": lambda: nn.Upsample(scale_factor=2, mode="bilinear"),
