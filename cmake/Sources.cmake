@@ -36,6 +36,7 @@ set(HORIZON_OP_SOURCES
     csrc/ops/cpu/quantize_activation.cpp
     csrc/ops/meta/quantize_activation.cpp
     csrc/ops/autograd/quantize_activation.cpp
+    csrc/ops/dense_weight.cpp
     csrc/ops/weights.cpp
     csrc/ops/cpu/weights.cpp
     csrc/ops/meta/weights.cpp
@@ -105,10 +106,14 @@ set(HORIZON_OP_SOURCES
 # their place in a build without CUDA.
 set(HORIZON_CUDA_SOURCES
     csrc/ops/cuda/convolution.cpp
+    csrc/ops/cuda/fake_quantize.cu
     csrc/ops/cuda/fused_backward.cu
     csrc/ops/cuda/fused_forward.cu
     csrc/ops/cuda/quantized_maps.cu
-    csrc/ops/cuda/quantized_pools.cu)
+    csrc/ops/cuda/quantized_pools.cu
+    csrc/ops/cuda/pack_weight.cpp
+    csrc/ops/cuda/quantize_activation.cu
+    csrc/ops/cuda/weights.cu)
 set(HORIZON_CUDNN_SOURCES)
 set(HORIZON_NO_CUDA_SOURCES csrc/ops/no_cuda.cpp)
 

@@ -14,50 +14,22 @@
 #include "ops/cpu/fused_scratch.h"
 #include "ops/cpu/kernels/fake_quantize.h"
 #include "ops/cpu/kernels/observe.h"
+#include "ops/dense_weight.h"
 #include "quant/grid.h"
 #include "quant/qparams.h"
 
 namespace horizon::ops {
 namespace {
 
-// A weight in memory: `blocks` times [outer, channels, inner]. The output channels of block b are
-// b * channels, …; only transposed convolutions have more than one block, their groups.
-struct Layout {
-  at::Tensor dense;  ///< the weight, or a copy that is contiguous
-  int64_t blocks = 1, outer = 1, channels = 1, inner = 1;
-
-  int64_t block_size() const { return outer * channels * inner; }
-  int64_t out_channels() const { return blocks * channels; }
-};
-
-Layout layout_of(const at::Tensor& weight, int64_t base, int64_t groups) {
-  const bool last = weight.dim() == 4 && !weight.is_contiguous() &&
-                    weight.is_contiguous(at::MemoryFormat::ChannelsLast);
-  Layout layout;
-  layout.dense = last ? weight : weight.contiguous();
-  const int64_t rows = weight.size(0);
-  if (static_cast<Base>(base) != Base::kConvTranspose2d) {
-    layout.channels = rows;
-    layout.inner = rows == 0 ? 0 : weight.numel() / rows;
-    return layout;
-  }
-  const int64_t area = weight.size(2) * weight.size(3);
-  layout.blocks = groups;
-  layout.channels = weight.size(1);
-  layout.outer = rows / groups * (last ? area : 1);
-  layout.inner = last ? 1 : area;
-  return layout;
+const char* at_element(const DenseWeight& layout, int64_t element) {
+  return static_cast<const char*>(layout.values.const_data_ptr()) +
+         element * static_cast<int64_t>(layout.values.element_size());
 }
 
-const char* at_element(const Layout& layout, int64_t element) {
-  return static_cast<const char*>(layout.dense.const_data_ptr()) +
-         element * static_cast<int64_t>(layout.dense.element_size());
-}
-
-std::vector<double> abs_max(const Layout& layout) {
+std::vector<double> abs_max(const DenseWeight& layout) {
   std::vector<double> peaks(static_cast<size_t>(layout.out_channels()), 0.0);
-  if (layout.dense.numel() == 0) return peaks;
-  const auto type = cpu::float_type(layout.dense.scalar_type());
+  if (layout.values.numel() == 0) return peaks;
+  const auto type = cpu::float_type(layout.values.scalar_type());
   const int64_t grain =
       std::max<int64_t>(1, 32768 / std::max<int64_t>(1, layout.outer * layout.inner));
   for (int64_t block = 0; block < layout.blocks; ++block) {
@@ -71,7 +43,7 @@ std::vector<double> abs_max(const Layout& layout) {
   return peaks;
 }
 
-at::Tensor scale_of(const Layout& layout) {
+at::Tensor scale_of(const DenseWeight& layout) {
   const std::vector<double> peaks = abs_max(layout);
   at::Tensor scale = at::empty({layout.out_channels()}, at::kFloat);
   auto* out = scale.mutable_data_ptr<float>();
@@ -83,8 +55,8 @@ at::Tensor scale_of(const Layout& layout) {
 
 // Runs body(block, begin, end, grids) over the elements of each block, in parallel.
 template <typename Body>
-void for_blocks(const Layout& layout, const float* scale, const Body& body) {
-  if (layout.dense.numel() == 0) return;
+void for_blocks(const DenseWeight& layout, const float* scale, const Body& body) {
+  if (layout.values.numel() == 0) return;
   for (int64_t block = 0; block < layout.blocks; ++block) {
     const cpu::ChannelTable table(scale + block * layout.channels, nullptr, layout.outer,
                                   layout.channels, layout.inner, quant::kWeightMin,
@@ -95,20 +67,13 @@ void for_blocks(const Layout& layout, const float* scale, const Body& body) {
   }
 }
 
-// `dense` in the strides that empty_like(weight) has.
-at::Tensor in_layout_of(const at::Tensor& weight, const at::Tensor& dense) {
-  at::Tensor out = at::empty_like(weight, dense.options(), at::MemoryFormat::Preserve);
-  if (out.strides() == dense.strides()) return dense;
-  return out.copy_(dense);
-}
-
 at::Tensor weight_scale_cpu(const at::Tensor& weight, int64_t base, int64_t groups) {
   check_weight("weight_scale", weight, base, groups);
-  return scale_of(layout_of(weight, base, groups));
+  return scale_of(dense_weight(weight, base, groups));
 }
 
 // A bad scale is blamed on the weight if that is where it came from.
-void check_scales(const at::Tensor& scale, const Layout& layout) {
+void check_scales(const at::Tensor& scale, const DenseWeight& layout) {
   constexpr const char* kOp = "quantize_weight";
   for (int64_t c = 0; c < scale.numel(); ++c) {
     const float value = scale.const_data_ptr<float>()[c];
@@ -126,10 +91,10 @@ at::Tensor quantize_weight_cpu(const at::Tensor& weight, const at::Tensor& scale
                                int64_t groups) {
   constexpr const char* kOp = "quantize_weight";
   check_quantize_weight(weight, scale, base, groups);
-  const Layout layout = layout_of(weight, base, groups);
+  const DenseWeight layout = dense_weight(weight, base, groups);
   const at::Tensor scales = scale.to(at::kFloat).contiguous();
   check_scales(scales, layout);
-  at::Tensor codes = at::empty_like(layout.dense, layout.dense.options().dtype(at::kChar),
+  at::Tensor codes = at::empty_like(layout.values, layout.values.options().dtype(at::kChar),
                                     at::MemoryFormat::Preserve);
   auto* out = codes.mutable_data_ptr<int8_t>();
   const auto type = cpu::float_type(weight.scalar_type());
@@ -145,8 +110,8 @@ at::Tensor quantize_weight_cpu(const at::Tensor& weight, const at::Tensor& scale
   return in_layout_of(weight, codes);
 }
 
-// Writes the weight on its grid into `result`, which is laid out as layout.dense.
-void write_on_grid(const Layout& layout, const at::Tensor& result) {
+// Writes the weight on its grid into `result`, which is laid out as layout.values.
+void write_on_grid(const DenseWeight& layout, const at::Tensor& result) {
   const at::Tensor scale = scale_of(layout);
   auto* out = static_cast<char*>(result.mutable_data_ptr());
   const auto width = static_cast<int64_t>(result.element_size());
@@ -161,8 +126,8 @@ void write_on_grid(const Layout& layout, const at::Tensor& result) {
 
 at::Tensor fake_quantize_weight_cpu(const at::Tensor& weight, int64_t base, int64_t groups) {
   check_weight("fake_quantize_weight", weight, base, groups);
-  const Layout layout = layout_of(weight, base, groups);
-  const at::Tensor result = at::empty_like(layout.dense, at::MemoryFormat::Preserve);
+  const DenseWeight layout = dense_weight(weight, base, groups);
+  const at::Tensor result = at::empty_like(layout.values, at::MemoryFormat::Preserve);
   write_on_grid(layout, result);
   return in_layout_of(weight, result);
 }
@@ -176,8 +141,8 @@ TORCH_LIBRARY_IMPL(horizon, CPU, m) {
 }  // namespace
 
 at::Tensor scratch_weight(const at::Tensor& weight, int64_t base, int64_t groups) {
-  const Layout layout = layout_of(weight, base, groups);
-  const at::Tensor& like = layout.dense;
+  const DenseWeight layout = dense_weight(weight, base, groups);
+  const at::Tensor& like = layout.values;
   const at::Tensor result =
       scratch_tensor(Scratch::kWeight, like.sizes(), like.strides(), like.scalar_type());
   write_on_grid(layout, result);

@@ -12,9 +12,10 @@ namespace horizon::ops::cuda {
 template <auto kOp>
 struct OnDevice;
 
-template <typename First, typename... Rest, at::Tensor (*kOp)(const DeviceRunner&, First, Rest...)>
+template <typename Result, typename First, typename... Rest,
+          Result (*kOp)(const DeviceRunner&, First, Rest...)>
 struct OnDevice<kOp> {
-  static at::Tensor call(First first, Rest... rest) {
+  static Result call(First first, Rest... rest) {
     // Of any kind of device: that a CPU tensor stands among others is for the op's checks to say.
     const at::OptionalDeviceGuard guard(at::device_of(first));
     return kOp(DeviceRunner(), first, rest...);
