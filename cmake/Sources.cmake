@@ -185,6 +185,7 @@ set(HORIZON_TEST_SOURCES
     tests/cpp/test_cuda_fused_op.cpp
     tests/cpp/test_cuda_quantized_maps.cpp
     tests/cpp/test_cuda_quantized_pools.cpp
+    tests/cpp/test_depthwise_layer.cpp
     tests/cpp/test_fused_kernels.cpp
     tests/cpp/test_integer_kernels.cpp
     tests/cpp/test_integer_max_pool.cpp

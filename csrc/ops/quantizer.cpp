@@ -69,6 +69,12 @@ void observe_range(const QuantizerArgs& q, double lo_value, double hi_value, con
   const quant::ObserverState state{pointer<float>(q.min_val), pointer<float>(q.max_val),
                                    pointer<int64_t>(q.observed), pointer<float>(q.scale),
                                    pointer<int32_t>(q.zero_point)};
+  // A range that was spoilt outside (a loaded file) would spoil the scale, after it had moved.
+  if (*state.observed != 0 && !quant::is_finite_range(*state.min_val, *state.max_val)) {
+    HORIZON_CHECK_VALUE(std::isfinite(*state.min_val), "observe", "min_val", "finite",
+                        *state.min_val);
+    HORIZON_CHECK_VALUE(false, "observe", "max_val", "finite", *state.max_val);
+  }
   quant::move_range(state, lo, hi, static_cast<Observer>(q.observer) == Observer::kMinMax,
                     static_cast<float>(q.averaging_constant), q.grid());
   for (const auto* tensor : {&q.min_val, &q.max_val, &q.observed, &q.scale, &q.zero_point}) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -441,3 +442,20 @@ def test_opcheck(requires_grad: bool) -> None:
         check(op, (x, *state(observed=3).values(), 2, 0, 0.01, True, True, False))
         check(op, (x, *state().values(), 1, 1, 0.01, True, False, False))
         check(op, (x, *empty, 0, 0, 0.01, True, True, False))
+
+
+@pytest.mark.parametrize("name", ["min_val", "max_val"])
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+@pytest.mark.parametrize("observer", [MOVING, MINMAX])
+@pytest.mark.parametrize("call", [observe, quantize])
+def test_a_stored_range_that_is_not_finite_is_refused_before_anything_moves(
+    name: str, value: float, observer: int, call: Callable[..., object]
+) -> None:
+    q = state()
+    observe(torch.tensor([-1.0, 2.0]), q)
+    q[name].fill_(value)
+    before = {key: tensor.clone() for key, tensor in q.items()}
+    with pytest.raises(ValueError, match=f"observe: '{name}' must be finite, got -?(nan|inf)"):
+        call(torch.tensor([-3.0, 4.0]), q, observer=observer)
+    for key, tensor in q.items():
+        torch.testing.assert_close(tensor, before[key], rtol=0, atol=0, equal_nan=True)
