@@ -183,6 +183,7 @@ set(HORIZON_TEST_SOURCES
     tests/cpp/test_conv_tiles.cpp
     tests/cpp/test_cuda_fused_kernels.cpp
     tests/cpp/test_cuda_fused_op.cpp
+    tests/cpp/test_cuda_quantizers.cpp
     tests/cpp/test_cuda_quantized_maps.cpp
     tests/cpp/test_cuda_quantized_pools.cpp
     tests/cpp/test_depthwise_layer.cpp
