@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 PY := $(VENV)/bin/python
 
 .NOTPARALLEL:
-.PHONY: help setup build test test-cpp test-python run-cpp run-python demo bench device-check lint format asan clean
+.PHONY: help setup build test test-cpp test-python run-cpp run-python demo bench device-check compute-sanitizer lint format asan clean
 
 help:
 	@echo "make demo      train, quantize and run the example, from Python and from C++ (DEMO_ARGS=...)"
@@ -18,6 +18,7 @@ help:
 	@echo "make test      the C++ tests, then the Python tests (PYTEST_ARGS=...)"
 	@echo "make build     the library, in place: $(PY) imports it from here"
 	@echo "make device-check  build, test and measure on a machine with a GPU (tools/device_check.sh)"
+	@echo "make compute-sanitizer  the device tests under CUDA's memory checker; needs a GPU"
 	@echo "make lint      formatting, style and types; make format repairs the formatting"
 	@echo "make asan      the C++ tests under the address and undefined-behaviour sanitizers"
 	@echo "make clean     remove what was built; the environment $(VENV) stays"
@@ -57,6 +58,13 @@ bench: build
 # Without the environment: the Python that runs, and what it has.
 device-check:
 	@bash tools/device_check.sh
+
+# Of the build that $(PY) imports.
+compute-sanitizer:
+	@$(PY) -c "import sys, torch; sys.exit(not torch.cuda.is_available())" || \
+	  { echo "make compute-sanitizer needs a GPU, and a CUDA build of torch in $(VENV)" >&2; exit 1; }
+	@compute-sanitizer --error-exitcode 1 $(PY) -m pytest tests/python/test_cuda_parity_ops.py \
+	  tests/python/test_cuda_parity_groups.py $(PYTEST_ARGS)
 
 lint: setup
 	@bash tools/lint.sh "$(VENV)"
