@@ -18,7 +18,8 @@ set(HORIZON_KERNEL_SOURCES
     csrc/ops/cpu/kernels/average_pool.cpp
     csrc/ops/cpu/kernels/elementwise.cpp
     csrc/ops/cpu/kernels/lookup.cpp
-    csrc/ops/cpu/kernels/max_pool.cpp)
+    csrc/ops/cpu/kernels/max_pool.cpp
+    csrc/ops/cpu/kernels/transpose.cpp)
 
 # Ops: checked entries and schemas, and their backends.
 set(HORIZON_OP_SOURCES

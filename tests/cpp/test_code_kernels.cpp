@@ -11,6 +11,8 @@
 #include "kernel_tables.h"
 #include "ops/cpu/kernels/average_pool.h"
 #include "ops/cpu/kernels/elementwise.h"
+#include "ops/cpu/kernels/lookup.h"
+#include "ops/cpu/kernels/transpose.h"
 
 namespace horizon::cpu {
 namespace {
@@ -24,6 +26,16 @@ std::vector<NamedTable<ElementwiseKernels>> elementwise_tables() {
 
 std::vector<NamedTable<AveragePoolKernels>> average_tables() {
   HORIZON_TEST_TABLES(AveragePoolKernels, average_pool_kernels);
+  return tables;
+}
+
+std::vector<NamedTable<LookupKernels>> lookup_tables() {
+  HORIZON_TEST_TABLES(LookupKernels, lookup_kernels);
+  return tables;
+}
+
+std::vector<NamedTable<TransposeKernels>> transpose_tables() {
+  HORIZON_TEST_TABLES(TransposeKernels, transpose_kernels);
   return tables;
 }
 
@@ -104,6 +116,50 @@ TEST_CASE("maps of codes have the specified bits, by table and by arithmetic", "
                       : 77;
         wrong += out[r * output_stride + i] != expected;
       }
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("rows of codes are looked up, and nothing beside them is written", "[integer]") {
+  const int64_t width = GENERATE(0, 1, 63, 64, 65, 128, 200);
+  const int64_t rows = GENERATE(0, 1, 7);
+  const int64_t stride = width + 3;
+  const int64_t output_stride = width + 70;
+  // Every row reaches the end of memory that may be read: the last one has no stride behind it.
+  const auto q = random_codes(rows == 0 ? 0 : (rows - 1) * stride + width);
+  const auto table = random_codes(256);
+  for (const auto& [name, kernels] : lookup_tables()) {
+    INFO(name);
+    std::vector<uint8_t> out(rows * output_stride, 77);
+    kernels->lookup(q.data(), table.data(), rows, width, stride, out.data(), output_stride);
+    int64_t wrong = 0;
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t i = 0; i < output_stride; ++i) {
+        const uint8_t expected = i < width ? table[q[r * stride + i]] : 77;
+        wrong += out[r * output_stride + i] != expected;
+      }
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("matrices of codes of every size are transposed", "[integer]") {
+  const int64_t rows = GENERATE(1, 2, 3, 5, 15, 16, 17, 48, 63);
+  const int64_t columns = GENERATE(1, 2, 9, 15, 16, 17, 49, 65, 100);
+  const int64_t slack = GENERATE(0, 3);
+  const int64_t stride = columns + 2;
+  const int64_t output_stride = rows + slack;
+  const auto codes = random_codes((rows - 1) * stride + columns);
+  for (const auto& [name, kernels] : transpose_tables()) {
+    INFO(name);
+    std::vector<uint8_t> out(columns * output_stride + 20, 77);
+    kernels->transpose(codes.data(), stride, rows, columns, out.data(), output_stride);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < static_cast<int64_t>(out.size()); ++i) {
+      const int64_t c = i / output_stride;
+      const int64_t r = i % output_stride;
+      wrong += out[i] != (c < columns && r < rows ? codes[r * stride + c] : 77);
     }
     CHECK(wrong == 0);
   }

@@ -4,6 +4,10 @@
 
 namespace horizon::ops {
 
+/// image.contiguous(format). Codes that lie in the other format are transposed by a kernel of ours,
+/// several times as fast.
+at::Tensor laid_out(const at::Tensor& image, at::MemoryFormat format);
+
 /// [N, C, H, W] with NHWC memory, copying where the tensor has another; 3-d images get a batch.
 at::Tensor as_nhwc(const at::Tensor& image);
 
