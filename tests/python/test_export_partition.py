@@ -159,3 +159,18 @@ def test_wrong_arguments_are_named(name):
     make, error, text = BAD[name]
     with pytest.raises(error, match=text):
         partition(**{"program": program, **make(program)})
+
+
+def test_an_input_that_is_written_later_is_left_alone():
+    class Written(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.a(x)
+            x.relu_()
+            return y + self.b(x)
+
+    made = partition(torch.export.export(Written().eval(), (torch.randn(1, 3, 4, 4),)))
+    assert [c.status for c in made.convolutions] == ["its input is written in place", "quantized"]
