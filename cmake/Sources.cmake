@@ -55,6 +55,7 @@ set(HORIZON_OP_SOURCES
     csrc/ops/cpu/channel_grids.cpp
     csrc/ops/integer_checks.cpp
     csrc/ops/conv_weights.cpp
+    csrc/ops/no_cuda.cpp
     csrc/ops/pack_weight.cpp
     csrc/ops/quantized_conv.cpp
     csrc/ops/quantized_conv_check.cpp
@@ -103,8 +104,7 @@ set(HORIZON_OP_SOURCES
     csrc/ops/cpu/capability.cpp
     csrc/ops/cpu/dispatch.cpp)
 
-# CUDA: kernels and the ops that start them; convolutions through cuDNN's graphs; and what takes
-# their place in a build without CUDA.
+# CUDA: kernels and the ops that start them; convolutions through cuDNN's graphs.
 set(HORIZON_CUDA_SOURCES
     csrc/ops/cuda/convolution.cpp
     csrc/ops/cuda/fake_quantize.cu
@@ -116,7 +116,6 @@ set(HORIZON_CUDA_SOURCES
     csrc/ops/cuda/quantize_activation.cu
     csrc/ops/cuda/weights.cu)
 set(HORIZON_CUDNN_SOURCES)
-set(HORIZON_NO_CUDA_SOURCES csrc/ops/no_cuda.cpp)
 
 # Fusion: kinds, pattern table, planner. No torch include.
 set(HORIZON_FUSE_SOURCES

@@ -1,9 +1,21 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
-// The CUDA kernels of a library that was built without CUDA: they say so.
+// What stands in for CUDA kernels that this library does not have: it says so.
 namespace horizon::ops {
 namespace {
+
+#if defined(HORIZON_HAVE_CUDA)
+
+void refuse(const c10::OperatorHandle& op, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, op.operator_name().name.substr(sizeof("horizon::") - 1),
+      ": has no CUDA kernel yet; move the converted model and its inputs to the CPU");
+}
+
+constexpr const char* kOperators[] = {"quantized_conv", "quantized_conv_packed"};
+
+#else
 
 void refuse(const c10::OperatorHandle& op, torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(
@@ -46,6 +58,8 @@ constexpr const char* kOperators[] = {
     "unpack_weight",
     "weight_scale",
 };
+
+#endif
 
 }  // namespace
 
