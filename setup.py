@@ -1,8 +1,9 @@
 """Builds the wheel: CMake compiles and installs the C++ side, setuptools packs it.
 
 Environment: ``CMAKE_ARGS`` (passed on), ``MAX_JOBS`` (parallel compilations), ``HORIZON_CUDA``
-(``AUTO``, ``ON`` or ``OFF``: build the CUDA kernels), ``HORIZON_NO_ALIASES=1`` (leave out the packages ``horizon`` and
-``horizon_plugin_pytorch``), ``HORIZON_BUILD_DIR`` (kept between builds; default ``build-wheel``).
+(``AUTO``, ``ON`` or ``OFF``: build the CUDA kernels), ``HORIZON_NO_ALIASES=1`` (leave out the
+packages ``horizon`` and ``horizon_plugin_pytorch``), ``HORIZON_BUILD_DIR`` (kept between builds;
+default ``build-wheel``).
 """
 
 from __future__ import annotations
