@@ -19,10 +19,17 @@ install(
   PATTERN "*.h"
   PATTERN "bindings" EXCLUDE
   PATTERN "cpu" EXCLUDE
+  PATTERN "cuda" EXCLUDE
+  PATTERN "autocast" EXCLUDE
   PATTERN "autograd" EXCLUDE
   PATTERN "meta" EXCLUDE
   PATTERN "*check*.h" EXCLUDE
   PATTERN "*_shapes.h" EXCLUDE
+  PATTERN "dense_weight.h" EXCLUDE
+  PATTERN "fused_convolution.h" EXCLUDE
+  PATTERN "fused_integer.h" EXCLUDE
+  PATTERN "fused_rows.h" EXCLUDE
+  PATTERN "pool_windows.h" EXCLUDE
   PATTERN "pch.h" EXCLUDE)
 
 set(HORIZON_CMAKE_DIR share/cmake/HorizonPlugin)
